@@ -1,0 +1,53 @@
+"""The application: every route, its errors and its guards."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, FastAPI, Path
+
+from sessiond import __version__
+from sessiond.api import chat, completions, errors, models, operations, sessions
+from sessiond.api.guards import Guard
+from sessiond.api.identity import NAME_LENGTH
+from sessiond.api.routing import ApiConfig
+from sessiond.api.schemas import ErrorBody
+from sessiond.sessions.turn import Turns
+
+
+def create_app(turns: Turns, config: ApiConfig) -> FastAPI:
+    """Answers from `turns`, all on the event loop that runs it."""
+    app = FastAPI(
+        title="sessiond",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses={"4XX": {"model": ErrorBody, "description": "Refused, with the reason"}},
+    )
+    app.state.turns = turns
+    app.state.config = config
+    app.add_middleware(Guard, config=config)
+    errors.install(app)
+    app.include_router(operations.health_router)
+    app.include_router(operations.metrics_router)
+    app.include_router(_version_one(), prefix="/v1")
+    app.include_router(
+        _version_one(), prefix="/s/{session}/v1", dependencies=[Depends(_session_in_path)]
+    )
+    return app
+
+
+def _version_one() -> APIRouter:
+    router = APIRouter()
+    router.include_router(chat.router)
+    router.include_router(completions.router)
+    router.include_router(models.router)
+    router.include_router(sessions.router)
+    router.include_router(operations.health_router)
+    router.include_router(operations.verify_router)
+    return router
+
+
+def _session_in_path(session: Annotated[str, Path(max_length=4 * NAME_LENGTH)]) -> None:
+    """Declares the parameter; `identity` reads it."""

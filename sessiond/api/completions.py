@@ -1,0 +1,54 @@
+"""POST /v1/completions: a raw prompt, no chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from sessiond.api.generation import answer, identity_of, model_namer
+from sessiond.api.logprobs import completion_logprobs
+from sessiond.api.reply import Json, Reply
+from sessiond.api.routing import Config, JsonRequest, JsonRoute, TheTurns
+from sessiond.api.schemas import CompletionRequest
+from sessiond.engine.events import Logprob
+from sessiond.sessions.transcript import read_text
+from sessiond.sessions.turn import TurnRequest
+
+router = APIRouter(route_class=JsonRoute)
+
+
+class CompletionReply(Reply):
+    prefix = "cmpl"
+    kind = "text_completion"
+    chunk_kind = "text_completion"
+    _offset = 0
+
+    def choice(self, text: str, logprobs: Json | None, finish: str | None) -> Json:
+        return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+    def whole_choice(self, text: str, logprobs: Json | None, finish: str) -> Json:
+        return self.choice(text, logprobs, finish)
+
+    def logprobs(self, logprobs: Sequence[Logprob]) -> Json:
+        block, self._offset = completion_logprobs(logprobs, self._offset)
+        return block
+
+
+@router.post("/completions")
+async def completions(
+    request: JsonRequest, body: CompletionRequest, turns: TheTurns, config: Config
+) -> Response:
+    namer = await model_namer(turns, config, body.model)
+    wanted = TurnRequest(
+        session=identity_of(request, await request.json()),
+        content=read_text(body.prompt),
+        sampling=body.sampling(),
+        ending=body.ending(),
+        logprobs=body.logprobs,
+    )
+    reply = CompletionReply(
+        namer, include_usage=body.include_usage, progress=bool(body.return_progress)
+    )
+    return await answer(request, turns, wanted, reply, config, stream=bool(body.stream))

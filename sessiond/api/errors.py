@@ -1,0 +1,152 @@
+"""Every failure as OpenAI's error object; a 5xx is logged once, with an id, nothing private."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from sessiond.errors import SessiondError
+
+log = logging.getLogger(__name__)
+
+_OUR_FAULT = "Something failed inside sessiond. The log says where, under this id."
+
+
+class Forbidden(SessiondError):
+    """The Host or Origin of the request is not one of ours."""
+
+    code, status = "forbidden", 403
+
+
+class UnsupportedMediaType(SessiondError):
+    code, status = "unsupported_media_type", 415
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the client is told. `reference` is the id in the log, "" for a client's own mistake."""
+
+    status: int
+    message: str
+    code: str
+    param: str | None = None
+    reference: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> dict[str, object]:
+        message = f"{self.message} (id {self.reference})" if self.reference else self.message
+        error = {"message": message, "type": self._type, "code": self.code, "param": self.param}
+        return {"error": error}
+
+    def response(self) -> Response:
+        return Response(
+            orjson.dumps(self.body()), self.status, dict(self.headers), "application/json"
+        )
+
+    @property
+    def _type(self) -> str:
+        if self.status >= 500:
+            return "server_error"
+        return "rate_limit_error" if self.status == 429 else "invalid_request_error"
+
+
+def failure(error: Exception) -> Failure:
+    """Turns any exception into what the client is told; logs it if the fault is ours."""
+    if isinstance(error, SessiondError):
+        return _known(error)
+    if isinstance(error, RequestValidationError):
+        return _invalid(error)
+    if isinstance(error, HTTPException):
+        return _routing(error)
+    return Failure(500, _OUR_FAULT, "internal_error", reference=logged("request", error))
+
+
+def install(app: FastAPI) -> None:
+    for kind in (SessiondError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _handle)
+
+
+async def _handle(request: Request, error: Exception) -> Response:
+    return failure(error).response()
+
+
+def _known(error: SessiondError) -> Failure:
+    retry = error.retry_after
+    headers = {} if retry is None else {"Retry-After": str(retry)}
+    reference = "" if error.status < 500 else logged("request", error, expected=retry is not None)
+    return Failure(error.status, str(error), error.code, error.param, reference, headers)
+
+
+def logged(what: str, error: Exception, *, expected: bool = False) -> str:
+    """Logs what kind of error happened where, and returns the id it is found under.
+
+    Messages may quote prompts or names, so they stay out.
+    """
+    reference = secrets.token_hex(4)
+    cause = error.__cause__ or error.__context__
+    kinds = " from ".join(type(each).__name__ for each in (error, cause) if each)
+    frames = traceback.extract_tb(error.__traceback__)
+    trail = " > ".join(f"{frame.filename}:{frame.lineno}:{frame.name}" for frame in frames[-8:])
+    level = logging.WARNING if expected else logging.ERROR
+    log.log(level, "%s failed, id %s: %s at %s", what, reference, kinds, trail)
+    return reference
+
+
+def _routing(error: HTTPException) -> Failure:
+    status = HTTPStatus(error.status_code)
+    messages = {
+        404: "There is nothing at this path. A session name in it has no slash.",
+        405: "This path does not take this method.",
+    }
+    message = messages.get(error.status_code, str(error.detail))
+    code = status.phrase.lower().replace(" ", "_")
+    return Failure(error.status_code, message, code, headers=error.headers or {})
+
+
+def _invalid(error: RequestValidationError) -> Failure:
+    problems = error.errors()
+    if problems[0]["type"] == "json_invalid":
+        return Failure(400, "The body is not valid JSON.", "invalid_json")
+    first = problems[0]["loc"][:2]
+    found = [
+        (_path(problem["loc"], problem["type"], error.body), problem["msg"])
+        for problem in problems
+        if problem["loc"][:2] == first
+    ]
+    path = max((path for path, _ in found), key=len)
+    if not path:
+        return Failure(400, "The body is not a JSON object.", "invalid_request")
+    param = _dotted(path)
+    text = ", or: ".join(dict.fromkeys(text for other, text in found if other == path))
+    return Failure(400, f"{param}: {text}.", "invalid_request", param)
+
+
+def _path(loc: Sequence[str | int], kind: str, body: object) -> list[str | int]:
+    """The part of pydantic's location that exists in the body; the rest names alternatives."""
+    if loc[0] != "body":
+        return list(loc[1:])
+    path: list[str | int] = []
+    for step in loc[1:]:
+        if isinstance(body, dict) and step in body:
+            body = body[step]
+        elif isinstance(body, list) and isinstance(step, int) and step < len(body):
+            body = body[step]
+        elif not (kind == "missing" and step == loc[-1]):
+            continue
+        path.append(step)
+    return path
+
+
+def _dotted(path: Sequence[str | int]) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".")

@@ -1,0 +1,83 @@
+"""From a turn request to its answer, whole or streamed, for as long as the client stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sessiond.api.connection import ClientGone, while_connected
+from sessiond.api.identity import identify
+from sessiond.api.reply import Reply
+from sessiond.api.routing import ApiConfig, json_response
+from sessiond.api.sse import EventStream
+from sessiond.engine.events import Delta, Logprob
+from sessiond.errors import EngineError, ModelNotFound
+from sessiond.sessions.turn import Finished, OpenTurn, SessionRef, TurnRequest, Turns
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+def identity_of(request: Request, body: Mapping[str, object]) -> SessionRef:
+    headers = {
+        name.decode("latin-1"): value.decode(errors="surrogateescape")
+        for name, value in request.headers.raw
+    }
+    return identify(request.path_params.get("session"), body, headers)
+
+
+async def model_namer(turns: Turns, config: ApiConfig, asked: str | None) -> Callable[[], str]:
+    """Names the model in answers. With `strict_name`, waits for it and raises ModelNotFound."""
+    if config.strict_name and asked is not None:
+        await turns.ready()
+        if asked != turns.model_name:
+            raise ModelNotFound(
+                f"There is no model {asked!r}.", hint=f"Use {turns.model_name!r}.", param="model"
+            )
+    return lambda: turns.model_name or asked or "unknown"
+
+
+async def answer(
+    request: Request,
+    turns: Turns,
+    wanted: TurnRequest,
+    reply: Reply,
+    config: ApiConfig,
+    *,
+    stream: bool,
+) -> Response:
+    try:
+        if not stream:
+            return await while_connected(request.receive, _whole(turns, wanted, reply))
+        opened = await while_connected(request.receive, turns.open(wanted))
+    except ClientGone:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    return EventStream(opened.events, reply, _headers(opened.session), keepalive=config.keepalive)
+
+
+async def _whole(turns: Turns, wanted: TurnRequest, reply: Reply) -> Response:
+    opened = await turns.open(wanted)
+    finished, logprobs = await _collected(opened)
+    body = reply.whole(finished, None if wanted.logprobs is None else logprobs)
+    return json_response(body, headers=_headers(opened.session))
+
+
+async def _collected(opened: OpenTurn) -> tuple[Finished, list[Logprob]]:
+    finished: Finished | None = None
+    logprobs: list[Logprob] = []
+    async with aclosing(opened.events) as events:
+        async for happened in events:
+            if isinstance(happened, Delta):
+                logprobs.extend(happened.logprobs)
+            elif isinstance(happened, Finished):
+                finished = happened
+    if finished is None:
+        raise EngineError("The turn ended without a report.")
+    return finished, logprobs
+
+
+def _headers(session: str) -> dict[str, str]:
+    """Header values are bytes on the wire; names travel as UTF-8, as X-Session-Id is read."""
+    return {"X-Session-Id": session.encode().decode("latin-1")}

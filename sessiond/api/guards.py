@@ -1,0 +1,121 @@
+"""What is turned away before a route sees it: foreign hosts and origins, too large, not JSON."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Collection
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sessiond.api.body import ClientLeft, linger, read_body, replayed
+from sessiond.api.errors import Forbidden, UnsupportedMediaType, failure
+from sessiond.api.routing import ApiConfig
+from sessiond.errors import BodyTooLarge
+
+_LOCAL_SUFFIXES = (".localhost", ".local", ".home.arpa")
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def host_is_ours(host: str, allowed: Collection[str], own: str) -> bool:
+    """`host` as in the Host header, `own` the machine's name. Others may be DNS rebinding."""
+    name = _without_port(host.lower()).rstrip(".")
+    if not name:
+        return False
+    if name == "localhost" or name.endswith(_LOCAL_SUFFIXES) or _is_address(name):
+        return True
+    if name in (own.lower(), own.lower().partition(".")[0]):
+        return True
+    return any(_matches(name, pattern.lower()) for pattern in allowed)
+
+
+def origin_is_ours(origin: str | None, host: str) -> bool:
+    """Whether a page that this daemon served made the request, or no page at all."""
+    return origin is None or origin.lower().partition("://")[2] == host.lower()
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if pattern.startswith("*."):
+        return name.endswith(pattern[1:])
+    return name == pattern.rstrip(".")
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() else host
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """The outermost layer. Reads the body, so that a route starts only when all of it is there.
+
+    Nothing that fails inside escapes: unexpected errors become an error object here.
+    """
+
+    def __init__(self, app: ASGIApp, config: ApiConfig) -> None:
+        self._app = app
+        self._config = config
+        self._own = socket.gethostname()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._guarded(scope, receive, watched)
+        except ClientLeft:
+            return
+        except BodyTooLarge as error:
+            await linger(failure(error).response(), receive, send)
+        except Exception as error:
+            response = failure(error).response()
+            # Without an end of the body the connection is closed: the client sees it was cut.
+            if not started:
+                await response(scope, receive, send)
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        self._check(scope, headers)
+        body = await read_body(headers, receive, self._config.max_body)
+        if body is not None:
+            self._check_type(scope, headers, body)
+            receive = replayed(body, receive)
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        host = headers.get("host", "")
+        over_unix_socket = scope["server"] is None or scope["server"][1] is None
+        if not over_unix_socket and not host_is_ours(host, self._config.allowed_hosts, self._own):
+            raise Forbidden(
+                "This host name is not one that sessiond answers to.",
+                hint="Add it to [server] allowed_hosts, or use the IP address.",
+            )
+        if not origin_is_ours(headers.get("origin"), host):
+            raise Forbidden("Web pages of other sites may not call sessiond.")
+
+    def _check_type(self, scope: Scope, headers: Headers, body: bytes) -> None:
+        given = headers.get("content-type")
+        if scope["method"] in _SAFE_METHODS or (given is None and not body):
+            return
+        media = (given or "").partition(";")[0].strip().lower()
+        if media != "application/json":
+            raise UnsupportedMediaType(
+                "The body is not declared as JSON.", hint="Send Content-Type: application/json."
+            )

@@ -1,0 +1,100 @@
+"""What the routes share: parsing, and what they are given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn
+
+import orjson
+from fastapi import Depends, Path
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sessiond.api.identity import NAME_LENGTH, session_name
+from sessiond.sessions.transcript import clean
+from sessiond.sessions.turn import Turns
+
+
+@dataclass(frozen=True, slots=True)
+class ApiConfig:
+    """`max_body` in bytes. `keepalive` is the longest silence of a stream in seconds.
+
+    `allowed_hosts` come on top of loopback, IP addresses, the own hostname, *.local, *.home.arpa;
+    `*.example.com` stands for all hosts below it. `strict_name`: other model names are refused.
+    """
+
+    allowed_hosts: tuple[str, ...] = ()
+    max_body: int = 32 * 1024 * 1024
+    strict_name: bool = False
+    keepalive: float = 15.0
+
+
+class JsonRequest(Request):
+    async def json(self) -> Any:
+        if not hasattr(self, "_json"):
+            self._json = parsed(await self.body())
+        return self._json
+
+
+class JsonRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(JsonRequest(request.scope, request.receive))
+
+        return handle
+
+
+def parsed(body: bytes) -> Any:
+    """Raises json.JSONDecodeError. Half surrogate pairs, as JavaScript cuts them, become U+FFFD."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        try:
+            return _cleaned(json.loads(body, parse_constant=_refuse_constant))
+        except (ValueError, RecursionError):
+            raise error from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): _cleaned(item) for key, item in value.items()}
+    return value
+
+
+def _turns(request: Request) -> Turns:
+    turns: Turns = request.app.state.turns
+    return turns
+
+
+def _config(request: Request) -> ApiConfig:
+    config: ApiConfig = request.app.state.config
+    return config
+
+
+def _named(name: Annotated[str, Path(max_length=4 * NAME_LENGTH)]) -> str:
+    return session_name(name, param="name")
+
+
+TheTurns = Annotated[Turns, Depends(_turns)]
+Config = Annotated[ApiConfig, Depends(_config)]
+SessionName = Annotated[str, Depends(_named)]
+
+
+def json_response(
+    content: object, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """`content` may hold dataclasses."""
+    return Response(orjson.dumps(content), status, headers, media_type="application/json")

@@ -1,0 +1,177 @@
+"""What requests may say. Unknown fields are normal; every known number and list has bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sessiond.engine.sampling import Ending, Sampling
+from sessiond.errors import InvalidRequest
+
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Label = Annotated[str, Field(max_length=512)]
+StopText = Annotated[str, Field(min_length=1, max_length=1024)]
+TokenId = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+Policy = Literal["append-only", "fork"]
+
+_SAMPLER_FIELDS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repeat_penalty",
+    "repeat_last_n",
+    "frequency_penalty",
+    "presence_penalty",
+)
+# llama.cpp reads the largest 32-bit seed as "draw one".
+_SEEDS = 2**32 - 1
+
+
+class Schema(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class StreamOptions(Schema):
+    include_usage: bool | None = None
+
+
+class Generation(Schema):
+    """What chat and raw completions have in common."""
+
+    model: Label | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
+    min_p: Share | None = None
+    repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=4096)] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
+    n: Literal[1] | None = None
+    user: str | None = None
+    session_id: str | None = None
+    return_progress: bool | None = None
+    ignore_eos: bool | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def sampling(self) -> Sampling:
+        asked: dict[str, Any] = {
+            field: value for field in _SAMPLER_FIELDS if (value := getattr(self, field)) is not None
+        }
+        if self.top_k is not None:
+            asked["top_k"] = max(0, self.top_k)
+        if self.seed is not None and self.seed != -1:
+            asked["seed"] = self.seed % _SEEDS
+        biases = tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items())
+        return Sampling(**asked, logit_bias=biases)
+
+    def ending(self) -> Ending:
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return Ending(self.token_limit(), stop, bool(self.ignore_eos))
+
+    def token_limit(self) -> int | None:
+        return self.max_tokens
+
+
+class FunctionCall(Schema):
+    name: Annotated[str, Field(min_length=1, max_length=512)]
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCallIn(Schema):
+    id: Label | None = None
+    type: Literal["function"] | None = None
+    function: FunctionCall
+
+
+class MessageIn(Schema):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[Any], Field(max_length=10_000)] | None = None
+    name: Label | None = None
+    tool_calls: Annotated[list[ToolCallIn], Field(max_length=1024)] | None = None
+    tool_call_id: Label | None = None
+    reasoning_content: str | None = None
+
+
+class ChatRequest(Generation):
+    messages: Annotated[list[MessageIn], Field(min_length=1, max_length=100_000)]
+    max_completion_tokens: Count | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=4096)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
+
+    @model_validator(mode="after")
+    def _alternatives_need_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequest(
+                "top_logprobs is set, but logprobs is not true.",
+                hint='Add "logprobs": true.',
+                param="top_logprobs",
+            )
+        return self
+
+    def token_limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    def alternatives(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionRequest(Generation):
+    prompt: str | Annotated[list[Any], Field(max_length=1_000_000)]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: Literal[1] | None = None
+
+    @model_validator(mode="after")
+    def _supported(self) -> Self:
+        if isinstance(self.prompt, list):
+            raise InvalidRequest(
+                "prompt is a list; token ids and several prompts are not supported.",
+                hint="Send one string per request.",
+                param="prompt",
+            )
+        if self.echo:
+            raise InvalidRequest(
+                "echo is not supported.", hint="Leave it out, or send false.", param="echo"
+            )
+        if self.suffix:
+            raise InvalidRequest(
+                "suffix is not supported.", hint="Put the whole prompt into prompt.", param="suffix"
+            )
+        return self
+
+
+class SessionCreate(Schema):
+    name: str
+    policy: Policy | None = None
+
+
+class SessionUpdate(Schema):
+    policy: Policy
+
+
+class ErrorDetail(Schema):
+    message: str
+    type: str
+    code: str
+    param: str | None
+
+
+class ErrorBody(Schema):
+    error: ErrorDetail

@@ -1,0 +1,59 @@
+"""/v1/sessions: what people and the command line do with sessions."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from sessiond.api.identity import session_name
+from sessiond.api.routing import JsonRoute, SessionName, TheTurns, json_response
+from sessiond.api.schemas import SessionCreate, SessionUpdate
+
+router = APIRouter(prefix="/sessions", route_class=JsonRoute)
+
+
+@router.get("")
+async def list_sessions(turns: TheTurns) -> Response:
+    return json_response({"sessions": await turns.summaries()})
+
+
+@router.post("", status_code=201)
+async def create_session(body: SessionCreate, turns: TheTurns) -> Response:
+    name = session_name(body.name, param="name")
+    return json_response(await turns.create(name, body.policy), 201)
+
+
+@router.get("/{name}")
+async def show_session(name: SessionName, turns: TheTurns) -> Response:
+    return json_response(await turns.summary(name))
+
+
+@router.patch("/{name}")
+async def update_session(name: SessionName, body: SessionUpdate, turns: TheTurns) -> Response:
+    return json_response(await turns.update(name, body.policy))
+
+
+@router.delete("/{name}", status_code=204)
+async def delete_session(name: SessionName, turns: TheTurns) -> Response:
+    await turns.delete(name)
+    return Response(status_code=204)
+
+
+@router.post("/{name}/resume")
+async def resume_session(name: SessionName, turns: TheTurns) -> Response:
+    return json_response(await turns.resume(name))
+
+
+@router.post("/{name}/park")
+async def park_session(name: SessionName, turns: TheTurns) -> Response:
+    return json_response(await turns.park(name))
+
+
+@router.get("/{name}/turns")
+async def list_turns(name: SessionName, turns: TheTurns) -> Response:
+    return json_response({"turns": await turns.turns(name)})
+
+
+@router.get("/{name}/transcript")
+async def show_transcript(name: SessionName, turns: TheTurns) -> Response:
+    return json_response({"messages": await turns.transcript(name)})

@@ -1,0 +1,134 @@
+"""Tokens of messages through a chat template; what is new is cut out behind the last reply."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from secrets import token_hex
+
+import numpy as np
+
+from sessiond.chat.template import ChatTemplate
+from sessiond.engine.context import Model
+from sessiond.engine.memory import Tokens
+from sessiond.errors import TemplateError
+from sessiond.sessions.transcript import Chat, Message, ToolCall
+
+GUARD = "\ue000"
+"""A private character: a token or bytes of its own, which merge with nothing."""
+
+
+class TemplateRenderer:
+    """A PromptRenderer over a model's vocabulary; `template` None where the model has none."""
+
+    def __init__(self, model: Model, template: ChatTemplate | None) -> None:
+        self._model = model
+        self._template = template
+        self._guard = self._tokenize(GUARD) if self._adds_space() else None
+
+    def full(self, chat: Chat, now: datetime) -> Tokens:
+        return self.text(self._render(chat, now), first=True)
+
+    def suffix(self, chat: Chat, matched: int, now: datetime) -> Tokens | None:
+        if not 0 < matched <= len(chat.messages) or chat.messages[matched - 1].role != "assistant":
+            return None
+        text = self._suffix_text(chat, matched, now)
+        return None if text is None else self.text(text, first=False)
+
+    def text(self, prompt: str, first: bool) -> Tokens:
+        if first:
+            info = self._model.info
+            starts = bool(info.bos) and prompt.startswith(info.bos)
+            return self._tokenize(prompt, add_special=info.adds_bos and not starts)
+        return self._continuation(prompt)
+
+    def _suffix_text(self, chat: Chat, matched: int, now: datetime) -> str | None:
+        sentinel = f"CUT{token_hex(12)}"
+        marked = _with_sentinel(chat, matched, sentinel)
+        suffix = self._after(marked, sentinel, now)
+        if suffix is None or not self._render(chat, now).endswith(suffix):
+            return None
+        front = _without_front(marked)
+        if front != marked and self._after_or_none(front, sentinel, now) != suffix:
+            return None
+        return suffix
+
+    def _after(self, chat: Chat, sentinel: str, now: datetime) -> str | None:
+        pieces = self._render(chat, now).split(sentinel)
+        return pieces[1] if len(pieces) == 2 else None
+
+    def _after_or_none(self, chat: Chat, sentinel: str, now: datetime) -> str | None:
+        try:
+            return self._after(chat, sentinel, now)
+        except TemplateError:
+            return None
+
+    def _render(self, chat: Chat, now: datetime) -> str:
+        if self._template is None:
+            raise TemplateError(
+                "The model has no chat template.", hint="Give one with --chat-template-file FILE."
+            )
+        return self._template.render(
+            [_for_template(message) for message in chat.messages],
+            tools=[json.loads(tool) for tool in chat.tools] or None,
+            bos=self._model.info.bos,
+            eos=self._model.info.eos,
+            now=now,
+            options=dict(chat.template_options),
+        )
+
+    def _continuation(self, text: str) -> Tokens:
+        if self._guard is None:
+            return self._tokenize(text)
+        guarded, n = self._tokenize(GUARD + text), len(self._guard)
+        return guarded[n:] if np.array_equal(guarded[:n], self._guard) else self._tokenize(text)
+
+    def _adds_space(self) -> bool:
+        """SentencePiece puts a space before a text; a continuation must not get one."""
+        first, *_ = self._tokenize("x")
+        return self._model.piece(int(first)).startswith(b" ")
+
+    def _tokenize(self, text: str, *, add_special: bool = False) -> Tokens:
+        return self._model.tokenize(text, add_special=add_special, parse_special=True)
+
+
+def _with_sentinel(chat: Chat, matched: int, sentinel: str) -> Chat:
+    """The sentinel stands for all the assistant said, tool calls too: the cut is after both."""
+    messages = list(chat.messages)
+    messages[matched - 1] = replace(messages[matched - 1], content=sentinel, tool_calls=())
+    return replace(chat, messages=tuple(messages))
+
+
+def _without_front(chat: Chat) -> Chat:
+    messages = chat.messages
+    while messages and messages[0].role == "system":
+        messages = messages[1:]
+    return replace(chat, messages=messages, tools=())
+
+
+def _for_template(message: Message) -> dict[str, object]:
+    fields: dict[str, object] = {"role": message.role, "content": message.content}
+    optional = {
+        "name": message.name,
+        "tool_calls": _calls(message.tool_calls),
+        "tool_call_id": message.tool_call_id,
+        "reasoning_content": message.reasoning,
+    }
+    return fields | {name: value for name, value in optional.items() if value}
+
+
+def _calls(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
+    return [
+        {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": _arguments(c)}}
+        for c in calls
+    ]
+
+
+def _arguments(call: ToolCall) -> object:
+    try:
+        parsed = json.loads(call.arguments)
+    except ValueError:
+        return call.arguments
+    return parsed if isinstance(parsed, dict) else call.arguments

@@ -1,0 +1,23 @@
+"""The daemon's settings: what there is (`settings`) and where it comes from (`sources`)."""
+
+from sessiond.config.settings import (
+    Auth,
+    Checkpoints,
+    Config,
+    Model,
+    Server,
+    Sessions,
+    Store,
+)
+from sessiond.config.sources import load_config
+
+__all__ = [
+    "Auth",
+    "Checkpoints",
+    "Config",
+    "Model",
+    "Server",
+    "Sessions",
+    "Store",
+    "load_config",
+]

@@ -1,0 +1,201 @@
+"""From a model file to everything a turn needs. Runs while the port is open already."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from sessiond.chat.renderer import TemplateRenderer
+from sessiond.chat.template import ChatTemplate
+from sessiond.config.settings import Config
+from sessiond.directories import StateDirs
+from sessiond.engine.context import Context, Model
+from sessiond.engine.core import SPARES
+from sessiond.engine.fingerprint import DigestCache, Fingerprint, digest_of, fingerprint
+from sessiond.engine.memory import as_tokens
+from sessiond.engine.probe import Verdict, probe
+from sessiond.engine.settings import ContextSettings
+from sessiond.engine.thread import Engine
+from sessiond.errors import ConfigError, EngineError
+from sessiond.sessions.execution import Machine
+from sessiond.sessions.lifecycle import Loaded
+from sessiond.sessions.rates import Rates
+from sessiond.sessions.residency import Residency
+from sessiond.sessions.saver import Saver
+from sessiond.sessions.sizing import active_lines, pool_tokens, store_quota
+from sessiond.store.store import Store
+from sessiond.units import Share
+
+logger = logging.getLogger(__name__)
+Progress = Callable[[float], None]
+_SMALLEST_POOL = 1024
+
+
+class Loader:
+    """Loads the model that a config names. `progress` gets 0.0-1.0, from another thread."""
+
+    def __init__(self, config: Config, dirs: StateDirs, progress: Progress) -> None:
+        self._config = config
+        self._dirs = dirs
+        self._progress = progress
+        self._digest = DigestCache(dirs.state / "digests.json")
+
+    async def __call__(self) -> Loaded:
+        """Raises ConfigError, EngineError."""
+        wanted = _settings(self._config)
+        verdict = await asyncio.to_thread(self._verdict, wanted)
+        engine = Engine(lambda: self._open(wanted, verdict))
+        await engine.start()
+        return await asyncio.to_thread(self._assemble, engine, wanted, verdict)
+
+    def _verdict(self, settings: ContextSettings) -> Verdict:
+        """From an earlier start with the same model, library and settings, else from a self-test."""
+        from sessiond.engine.llama import library_files
+
+        key = digest_of(
+            self._digest(settings.model),
+            *(self._digest(path) for path in library_files()),
+            json.dumps(asdict(settings), default=str, sort_keys=True),
+        )
+        cache = _VerdictCache(self._dirs.state / "codec.json")
+        return cache.get(key) or cache.put(key, probe(settings))
+
+    def _open(self, wanted: ContextSettings, verdict: Verdict) -> tuple[Model, Context]:
+        from sessiond.engine.llama import LlamaModel, start_backend
+
+        start_backend()
+        model = LlamaModel(wanted, self._progress)
+        available = psutil.virtual_memory().available
+        lines = self._config.sessions.max_active or active_lines(
+            verdict, model.info.memory, available
+        )
+        pool = wanted.n_ctx or pool_tokens(verdict, model.info.n_ctx_train, available)
+        settings = replace(wanted, n_ctx=pool, n_seq_max=lines + SPARES)
+        context = _largest_context(model, settings, shrink=not wanted.n_ctx)
+        _warm_up(context)
+        return model, context
+
+    def _assemble(self, engine: Engine, wanted: ContextSettings, verdict: Verdict) -> Loaded:
+        from sessiond.engine.llama import library_files
+
+        info, n_ctx = engine.model.info, engine.core.context.n_ctx
+        settings = replace(wanted, n_ctx=n_ctx)
+        marks = fingerprint(settings, info, library_files(), self._digest)
+        store = self._store(marks)
+        saver = Saver(engine, store, info.memory, whole=verdict.codec == "whole")
+        machine = Machine(
+            engine=engine,
+            store=store,
+            saver=saver,
+            residency=Residency(engine, saver),
+            memory=info.memory,
+            fingerprint=marks,
+            rates=Rates(),
+            limit=min(n_ctx, info.n_ctx_train),
+        )
+        if verdict.codec == "whole":
+            logger.warning("State is saved in one piece, at park and stop only: %s", verdict.detail)
+        return Loaded(
+            machine=machine,
+            renderer=TemplateRenderer(engine.model, self._template(info.chat_template)),
+            tokenizer=info.tokenizer,
+            model=self._config.model.name or info.name,
+            n_ctx=n_ctx,
+            n_ctx_train=info.n_ctx_train,
+            verdict=verdict,
+        )
+
+    def _template(self, embedded: str | None) -> ChatTemplate | None:
+        file = self._config.model.chat_template_file
+        source = Path(file).expanduser().read_text() if file else embedded
+        if source is None:
+            logger.warning("The model has no chat template; give one with --chat-template-file.")
+        return ChatTemplate(source) if source is not None else None
+
+    def _store(self, marks: Fingerprint) -> Store:
+        disk = shutil.disk_usage(self._dirs.cache)
+        quota, keep_free = self._config.store.quota, self._config.store.keep_free
+        if quota == "auto":
+            quota = store_quota(disk.free, 0)
+        return Store(
+            self._dirs.cache,
+            self._dirs.state / "index.sqlite",
+            fingerprint=marks.value,
+            quota=quota.of(disk.free) if isinstance(quota, Share) else quota,
+            keep_free=keep_free.of(disk.total) if isinstance(keep_free, Share) else keep_free,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _VerdictCache:
+    path: Path
+
+    def get(self, key: str) -> Verdict | None:
+        try:
+            known = json.loads(self.path.read_text())
+            return Verdict(**known[key])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def put(self, key: str, verdict: Verdict) -> Verdict:
+        try:
+            self.path.write_text(json.dumps({key: asdict(verdict)}))
+        except OSError as error:
+            logger.warning("The self-test's result cannot be kept: %s", error)
+        return verdict
+
+
+def _settings(config: Config) -> ContextSettings:
+    """Raises ConfigError for a `[model.extra]` key that llama.cpp does not have."""
+    from sessiond.engine.llama import known_extra
+
+    model = config.model
+    for name in model.extra:
+        if not known_extra(name):
+            raise ConfigError(
+                f"model.extra.{name} is not a parameter of this llama.cpp.",
+                hint="Remove it, or look up its present name.",
+                param=f"model.extra.{name}",
+            )
+    return ContextSettings(
+        model=model.required_path().resolve(),
+        n_ctx=model.n_ctx,
+        n_seq_max=0,
+        n_batch=model.n_batch,
+        n_ubatch=model.n_ubatch,
+        n_gpu_layers=model.n_gpu_layers,
+        threads=model.threads,
+        type_k=model.type_k,
+        type_v=model.type_v,
+        flash_attn=model.flash_attn,
+        extra=model.extra,
+    )
+
+
+def _warm_up(context: Context) -> None:
+    """Touch every weight once, so that the first request does not wait for the disk."""
+    context.decode(as_tokens([0, 0]), 0, 0, logits=True)
+    context.clear()
+
+
+def _largest_context(model: Model, settings: ContextSettings, *, shrink: bool) -> Context:
+    """With `shrink`, half the pool again and again until it fits. Raises EngineError."""
+    from sessiond.engine.llama import LlamaContext, LlamaModel
+
+    if not isinstance(model, LlamaModel):
+        raise TypeError("a llama.cpp model is needed")
+    while True:
+        try:
+            return LlamaContext(model, settings)
+        except EngineError:
+            if not shrink or settings.n_ctx <= _SMALLEST_POOL:
+                raise
+            settings = replace(settings, n_ctx=settings.n_ctx // 2)
+            logger.warning("Not enough memory; trying %d tokens.", settings.n_ctx)

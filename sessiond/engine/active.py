@@ -1,0 +1,91 @@
+"""A run under way: its phase, its sampler and what it has sampled. Engine thread only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sessiond.engine.context import Model, Sampler
+from sessiond.engine.events import Delta, Ended, Event, FinishReason, Logprob, Progress, Starved
+from sessiond.engine.reply import ReplyText
+from sessiond.engine.run import Run
+from sessiond.engine.sequence import Sequence
+from sessiond.errors import SessiondError
+
+Emit = Callable[[Event | SessiondError], None]
+
+
+class ActiveRun:
+    """`cancelled` may be set from any thread; it is looked at between micro-batches."""
+
+    def __init__(self, run: Run, sequence: Sequence, model: Model, emit: Emit) -> None:
+        self.run = run
+        self.sequence = sequence
+        self.cancelled = False
+        self.starved = False
+        self.pending: int | None = None
+        self.sampler: Sampler | None = None
+        self.prefill_ms = 0.0
+        self.decode_ms = 0.0
+        self._model = model
+        self._emit = emit
+        self._text = ReplyText(run.ending.stop)
+        self._sampled: list[int] = []
+        self._started = time.monotonic()
+
+    @property
+    def decoding(self) -> bool:
+        return self.pending is not None
+
+    @property
+    def next_chunk(self) -> tuple[int, int]:
+        """Prompt positions [start, stop) up to the next boundary or the end."""
+        start = len(self.sequence)
+        ends = [at for at in self.run.captures if at > start]
+        return start, min([*ends, len(self.run.prompt)])
+
+    def report_progress(self) -> None:
+        run = self.run
+        elapsed = (time.monotonic() - self._started) * 1e3
+        self._emit(Progress(len(run.prompt), run.start, len(self.sequence), elapsed))
+
+    def starve(self) -> None:
+        self.starved = True
+        self._emit(Starved())
+
+    def fail(self, error: SessiondError) -> None:
+        self._emit(error)
+
+    def take(self, token: int, logprob: Logprob | None) -> FinishReason | None:
+        """Accept a sampled token. Returns why the run ends with it, if it does."""
+        if self._model.ends_generation(token) and not self.run.ending.ignore_eos:
+            return "stop"
+        self._sampled.append(token)
+        self.pending = token
+        visible = self._text.feed(self._model.piece(token))
+        self._emit(Delta(visible, (token,), (logprob,) if logprob else ()))
+        if self._text.stopped_by is not None:
+            return "stop"
+        return "length" if self._is_full() else None
+
+    def end(self, reason: FinishReason) -> None:
+        rest = self._text.close()
+        if rest:
+            self._emit(Delta(rest, ()))
+        self._emit(
+            Ended(
+                reason=reason,
+                tokens=tuple(self._sampled),
+                text=self._text.text,
+                prefilled=max(0, min(len(self.sequence), len(self.run.prompt)) - self.run.start),
+                prefill_ms=self.prefill_ms,
+                decode_ms=self.decode_ms,
+                stopped_by=self._text.stopped_by,
+            )
+        )
+
+    def _is_full(self) -> bool:
+        count, limit = len(self._sampled), self.run.ending.max_tokens
+        if limit is not None and count >= limit:
+            return True
+        return len(self.run.prompt) + count >= self.run.limit

@@ -1,0 +1,304 @@
+"""The engine's state and its steps: every call on the llama context is made from here.
+
+One step is one token for every run that is generating, then one prefill chunk for the run that has
+waited longest. Decode and prefill are separate calls: hybrids split mixed batches badly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sessiond.engine.active import ActiveRun, Emit
+from sessiond.engine.codec import StateCodec
+from sessiond.engine.context import BatchRow, Context, Model, Payload
+from sessiond.engine.events import FinishReason
+from sessiond.engine.landing import Landing
+from sessiond.engine.logprobs import logprob
+from sessiond.engine.memory import Tokens, as_tokens
+from sessiond.engine.run import Run
+from sessiond.engine.sequence import Owner, Sequence, SequenceView
+from sessiond.errors import PoolFull
+
+FREEZE_SPARES = 2
+SPARES = FREEZE_SPARES + 2
+"""Sequence ids beside those of the lines: two for freezing, the mover, and one kept empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A snapshot, or a whole state, at the end of `tokens`."""
+
+    tokens: Tokens
+    payload: Payload
+    owner: Owner | None
+
+
+@dataclass(slots=True)
+class CaptureCounts:
+    """`direct` captures found both spares taken, so that the older one was exported at once."""
+
+    frozen: int = 0
+    direct: int = 0
+    engine_ms: float = 0.0
+
+
+class EngineCore:
+    """Engine thread only, except where a docstring says otherwise."""
+
+    def __init__(self, model: Model, context: Context) -> None:
+        lines = context.n_seq_max - SPARES
+        self.model = model
+        self.context = context
+        self.sequences = tuple(Sequence(seq) for seq in range(lines))
+        self.codec = StateCodec(
+            context, mover=lines + FREEZE_SPARES, empty=lines + FREEZE_SPARES + 1
+        )
+        self.captures = CaptureCounts()
+        self._spares = deque(range(lines, lines + FREEZE_SPARES))
+        self._frozen: deque[tuple[int, Tokens, Owner | None]] = deque()
+        self._drained: list[Capture] = []
+        self._active: list[ActiveRun] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        return any(not run.starved or run.cancelled for run in self._active)
+
+    def views(self) -> tuple[SequenceView, ...]:
+        running = {run.run.seq for run in self._active}
+        return tuple(self._view(sequence, sequence.seq in running) for sequence in self.sequences)
+
+    def free_cells(self) -> int:
+        """An estimate: cells shared by a fork are counted once while its source is there."""
+        used = sum(len(sequence) - sequence.shared for sequence in self.sequences)
+        return self.context.n_ctx - used
+
+    # --- runs
+
+    def start(self, run: Run, emit: Emit) -> ActiveRun:
+        active = ActiveRun(run, self.sequences[run.seq], self.model, emit)
+        self._active.append(active)
+        return active
+
+    def step(self) -> None:
+        """Raises DecodeFailed; the caller must then `reset`."""
+        for active in [run for run in self._active if run.cancelled]:
+            self._end(active, "cancelled")
+        self._decode([run for run in self._active if run.decoding and not run.starved])
+        for active in self._active:
+            if not active.decoding and not active.starved:
+                self._prefill(active)
+                break
+
+    def go_on(self, seq: int) -> None:
+        """Let the starved run of `seq` try again."""
+        for active in self._active:
+            if active.run.seq == seq:
+                active.starved = False
+
+    def finish(self, seq: int, reason: FinishReason) -> None:
+        """End the run of `seq`, if there is one, with what it has."""
+        for active in [run for run in self._active if run.run.seq == seq]:
+            self._end(active, reason)
+
+    def cancel_all(self) -> None:
+        for active in list(self._active):
+            self._end(active, "cancelled")
+
+    def fail_all(self) -> list[ActiveRun]:
+        """After a failed decode: forget every sequence and return the runs that were under way."""
+        failed, self._active = self._active, []
+        for active in failed:
+            if active.sampler:
+                active.sampler.close()
+        self.context.clear()
+        self._drained.clear()
+        while self._frozen:
+            self._spares.append(self._frozen.popleft()[0])
+        for sequence in self.sequences:
+            sequence.replace(as_tokens([]))
+        return failed
+
+    # --- state
+
+    def restore(self, landing: Landing, tokens: Tokens, payloads: Iterator[Payload]) -> None:
+        """Execute a landing: afterwards `landing.seq` holds tokens[: landing.position].
+
+        Raises RestoreRefused, or what `payloads` raises; the sequence is then empty.
+        """
+        sequence = self.sequences[landing.seq]
+        try:
+            self._fetch(landing, payloads)
+        except BaseException:
+            self.context.seq_rm(landing.seq, -1, -1)
+            sequence.replace(as_tokens([]))
+            raise
+        in_place = landing.source == landing.seq
+        shared = (
+            sequence.shared if in_place else (landing.keep if landing.source is not None else 0)
+        )
+        source = sequence.shares_with if in_place else landing.source
+        sequence.replace(tokens[: landing.position], landing.owner)
+        if source is not None:
+            sequence.shares_with, sequence.shared = source, min(shared, landing.position)
+
+    def drop(self, seq: int) -> None:
+        self.context.seq_rm(seq, -1, -1)
+        self.sequences[seq].replace(as_tokens([]))
+        for other in self.sequences:
+            if other.shares_with == seq:
+                other.shares_with, other.shared = None, 0
+
+    def export_block(self, seq: int, epoch: int, start: int, stop: int) -> Payload | None:
+        """None if the sequence was changed before its end since its view was taken."""
+        sequence = self.sequences[seq]
+        if sequence.epoch != epoch or len(sequence) < stop:
+            return None
+        return self.codec.export_block(seq, start, stop)
+
+    def export_snapshot(self, seq: int) -> Capture:
+        sequence = self.sequences[seq]
+        return Capture(sequence.tokens, self.codec.export_snapshot(seq), sequence.owner)
+
+    def export_whole(self, seq: int) -> Capture:
+        sequence = self.sequences[seq]
+        return Capture(sequence.tokens, self.codec.export_whole(seq), sequence.owner)
+
+    def drain(self) -> list[Capture]:
+        """All snapshots captured since the last call. Waits for queued computation."""
+        while self._frozen:
+            self._drain_oldest()
+        drained, self._drained = self._drained, []
+        return drained
+
+    # --- inside
+
+    def _view(self, sequence: Sequence, running: bool) -> SequenceView:
+        memory = self.context.memory
+        window = memory.n_swa and not memory.recurrent and len(sequence)
+        return SequenceView(
+            seq=sequence.seq,
+            tokens=sequence.tokens,
+            epoch=sequence.epoch,
+            window_start=self.context.pos_min(sequence.seq) if window else 0,
+            running=running,
+            last_used=sequence.last_used,
+            owner=sequence.owner,
+        )
+
+    def _fetch(self, landing: Landing, payloads: Iterator[Payload]) -> None:
+        codec, seq = self.codec, landing.seq
+        if landing.whole:
+            codec.import_whole(next(payloads), seq, landing.position)
+            return
+        if landing.source is None:
+            self.context.seq_rm(seq, -1, -1)
+        elif landing.blocks or landing.snapshot:
+            codec.keep_cells(landing.source, seq, landing.keep)
+        elif landing.source == seq:
+            codec.rewind(seq, landing.position)
+        else:
+            codec.fork(landing.source, seq, landing.position)
+        for block in landing.blocks:
+            codec.import_block(next(payloads), seq, upto=block.upto)
+        if landing.snapshot:
+            codec.import_snapshot(next(payloads), seq, landing.position)
+        elif landing.blocks and not codec.stands_at(seq, landing.position):
+            codec.rewind(seq, landing.position)
+
+    def _decode(self, runs: list[ActiveRun]) -> None:
+        if not runs:
+            return
+        began = time.monotonic()
+        rows = [
+            BatchRow(run.pending, len(run.sequence), run.run.seq, True)
+            for run in runs
+            if run.pending is not None
+        ]
+        try:
+            self.context.decode_rows(rows)
+        except PoolFull:
+            for run in runs:
+                run.starve()
+            return
+        for row, run in enumerate(runs):
+            run.sequence.append(as_tokens([run.pending]))
+            self._sample(run, row)
+        elapsed = (time.monotonic() - began) * 1e3
+        for run in runs:
+            run.decode_ms += elapsed
+
+    def _prefill(self, active: ActiveRun) -> None:
+        began = time.monotonic()
+        run, seq = active.run, active.run.seq
+        start, boundary = active.next_chunk
+        stop = min(boundary, start + self.context.n_batch)
+        last = stop == len(run.prompt)
+        try:
+            if stop > start:
+                self.context.decode(run.prompt[start:stop], start, seq, logits=last)
+        except PoolFull:
+            active.starve()
+            return
+        active.sequence.append(run.prompt[start:stop])
+        if stop in run.captures:
+            self._capture(active.sequence)
+        if last:
+            self._begin_sampling(active, began)
+        else:
+            active.prefill_ms += (time.monotonic() - began) * 1e3
+            active.report_progress()
+
+    def _begin_sampling(self, active: ActiveRun, began: float) -> None:
+        run = active.run
+        if run.ending.max_tokens == 0:
+            active.prefill_ms += (time.monotonic() - began) * 1e3
+            self._end(active, "length")
+            return
+        active.sampler = self.context.sampler(run.sampling, run.prompt)
+        self._sample(active, -1, began)
+
+    def _sample(self, active: ActiveRun, row: int, prefill_began: float | None = None) -> None:
+        assert active.sampler is not None
+        token = active.sampler.sample(row)
+        detail = None
+        if active.run.logprobs is not None:
+            logits = self.context.logits(row)
+            detail = logprob(logits, token, active.run.logprobs, self.model)
+        if prefill_began is not None:
+            active.prefill_ms += (time.monotonic() - prefill_began) * 1e3
+        reason = active.take(token, detail)
+        if reason:
+            self._end(active, reason)
+
+    def _end(self, active: ActiveRun, reason: FinishReason) -> None:
+        self._active.remove(active)
+        if active.sampler:
+            active.sampler.close()
+        if active.run.capture_end and len(active.sequence):
+            self._capture(active.sequence)
+        active.end(reason)
+
+    def _capture(self, sequence: Sequence) -> None:
+        if self._spares:
+            self.captures.frozen += 1
+        else:
+            self._drain_oldest()
+            self.captures.direct += 1
+        began = time.monotonic()
+        spare = self._spares.popleft()
+        self.codec.freeze(sequence.seq, spare, len(sequence))
+        self._frozen.append((spare, sequence.tokens, sequence.owner))
+        self.captures.engine_ms += (time.monotonic() - began) * 1e3
+
+    def _drain_oldest(self) -> None:
+        began = time.monotonic()
+        spare, tokens, owner = self._frozen.popleft()
+        try:
+            self._drained.append(Capture(tokens, self.codec.drain(spare), owner))
+        finally:
+            self._spares.append(spare)
+        self.captures.engine_ms += (time.monotonic() - began) * 1e3

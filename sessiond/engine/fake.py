@@ -1,0 +1,280 @@
+"""A model and a context without llama.cpp: deterministic tokens, byte-string state, every memory kind.
+
+What it answers depends on all the state a sequence holds: every cell, the window, the recurrent state. A
+missing, foreign or stale part changes the reply, so a wrong restore shows itself. It follows llama.cpp
+where it matters: `seq_cp` ignores the range on recurrent memory, `seq_rm` of a recurrent tail fails
+without change, importing cells clears the recurrent state, and cells of a window are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from sessiond.engine.context import BatchRow, ModelInfo, Payload
+from sessiond.engine.memory import Memory, MemoryKind, Tokens, as_tokens
+from sessiond.engine.sampling import Sampling
+from sessiond.errors import PoolFull
+
+BOS, START, END = 256, 257, 258
+N_VOCAB = 259
+_SPECIAL = {"<s>": BOS, "<|im_start|>": START, "<|im_end|>": END}
+_SPLIT = re.compile("(" + "|".join(re.escape(text) for text in _SPECIAL) + ")")
+_MASK = (1 << 61) - 1
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def _mix(*values: int) -> int:
+    state = 0x9E3779B97F4A7C15
+    for value in values:
+        state = ((state ^ (value + 1)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state & _MASK
+
+
+class FakeModel:
+    """Tokens are bytes, plus three special ones. `replies` are said before anything is made up."""
+
+    def __init__(
+        self,
+        memory: Memory | None = None,
+        *,
+        n_ctx_train: int = 1 << 20,
+        replies: Iterable[str] = (),
+        name: str = "fake",
+        chat_template: str | None = CHATML,
+    ) -> None:
+        self.replies = deque(replies)
+        self._info = ModelInfo(
+            name=name,
+            architecture="fake",
+            memory=memory or Memory(MemoryKind.ATTENTION),
+            n_ctx_train=n_ctx_train,
+            n_ctx_orig=0,
+            n_vocab=N_VOCAB,
+            n_params=0,
+            size_bytes=0,
+            chat_template=chat_template,
+            bos="<s>",
+            eos="<|im_end|>",
+            adds_bos=False,
+            tokenizer="bytes",
+        )
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> Tokens:
+        parts = _SPLIT.split(text) if parse_special else [text]
+        ids = [
+            token
+            for part in parts
+            for token in ([_SPECIAL[part]] if parse_special and part in _SPECIAL else part.encode())
+        ]
+        return as_tokens(ids)
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        if token < BOS:
+            return bytes([token])
+        names = {number: text for text, number in _SPECIAL.items()}
+        return names[token].encode() if special else b""
+
+    def ends_generation(self, token: int) -> bool:
+        return token == END
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """`cells` and `window` map positions to values; `state` is (last position, value)."""
+
+    cells: dict[int, int] = field(default_factory=dict)
+    window: dict[int, int] = field(default_factory=dict)
+    state: tuple[int, int] | None = None
+
+
+class FakeSampler:
+    def __init__(self, context: FakeContext, script: str | None) -> None:
+        self._context = context
+        self._script = deque(script.encode()) if script is not None else None
+
+    def sample(self, row: int) -> int:
+        if self._script is None:
+            return int(self._context.logits(row).argmax())
+        return self._script.popleft() if self._script else END
+
+    def close(self) -> None:
+        pass
+
+
+class FakeContext:
+    """Engine thread only, like the real one."""
+
+    def __init__(
+        self, model: FakeModel, *, n_ctx: int = 1 << 16, n_seq_max: int = 8, n_batch: int = 64
+    ) -> None:
+        self._model = model
+        self._n_ctx, self._n_seq_max, self._n_batch = n_ctx, n_seq_max, n_batch
+        self._sequences = [_Sequence() for _ in range(n_seq_max)]
+        self._rows: list[int] = []
+        self.evaluated = 0
+
+    @property
+    def n_ctx(self) -> int:
+        return self._n_ctx
+
+    @property
+    def n_seq_max(self) -> int:
+        return self._n_seq_max
+
+    @property
+    def n_batch(self) -> int:
+        return self._n_batch
+
+    @property
+    def memory(self) -> Memory:
+        return self._model.info.memory
+
+    def decode(self, tokens: Tokens, start: int, seq: int, *, logits: bool) -> None:
+        last = len(tokens) - 1
+        self.decode_rows(
+            [
+                BatchRow(int(token), start + index, seq, logits and index == last)
+                for index, token in enumerate(tokens)
+            ]
+        )
+
+    def decode_rows(self, rows: Sequence[BatchRow]) -> None:
+        if self._cells_used() + len(rows) > self._n_ctx:
+            raise PoolFull("The context has no free cells.")
+        self._rows = [self._evaluate(row) for row in rows]
+        self.evaluated += len(rows)
+
+    def logits(self, row: int) -> npt.NDArray[np.float32]:
+        state = self._rows[row]
+        generator = np.random.default_rng(state)
+        logits = generator.standard_normal(N_VOCAB).astype(np.float32)
+        token = END if state % 24 == 0 else 97 + state % 26
+        logits[token] = 10.0
+        return logits
+
+    def sampler(self, sampling: Sampling, history: Tokens) -> FakeSampler:
+        return FakeSampler(self, self._model.replies.popleft() if self._model.replies else None)
+
+    def seq_rm(self, seq: int, start: int, stop: int) -> bool:
+        sequence, first = self._sequences[seq], max(start, 0)
+        if self.memory.recurrent and sequence.state is not None:
+            position = sequence.state[0]
+            if 0 < first <= position:
+                return False
+            if first == 0:
+                sequence.state = None
+        for cells in (sequence.cells, sequence.window):
+            for position in [at for at in cells if at >= first and (stop < 0 or at < stop)]:
+                del cells[position]
+        return True
+
+    def seq_cp(self, source: int, target: int, start: int, stop: int) -> None:
+        one, other = self._sequences[source], self._sequences[target]
+        for cells, copied in ((one.cells, other.cells), (one.window, other.window)):
+            copied.update(
+                {at: v for at, v in cells.items() if at >= start and (stop < 0 or at < stop)}
+            )
+        if self.memory.recurrent:
+            other.state = one.state
+
+    def pos_min(self, seq: int) -> int:
+        return min(self._positions(seq), default=-1)
+
+    def pos_max(self, seq: int) -> int:
+        return max(self._positions(seq), default=-1)
+
+    def state_size(self, seq: int, *, partial: bool) -> int:
+        return len(self.get_state(seq, partial=partial))
+
+    def get_state(self, seq: int, *, partial: bool) -> Payload:
+        sequence = self._sequences[seq]
+        tail = b""
+        if self.memory.n_swa:
+            tail += _pack(sequence.window)
+        if self.memory.recurrent:
+            tail += _pack(dict([sequence.state] if sequence.state else []))
+        if partial and self.memory.needs_snapshot:
+            return memoryview(bytearray(b"FAKESTAT" + tail))
+        return memoryview(bytearray(b"FAKESTAT" + _pack(sequence.cells) + tail))
+
+    def set_state(self, seq: int, payload: Payload, *, partial: bool) -> bool:
+        raw = bytes(payload)
+        if raw[:8] != b"FAKESTAT":
+            return False
+        parts, sequence = _unpack(raw[8:]), self._sequences[seq]
+        if not (partial and self.memory.needs_snapshot):
+            self._sequences[seq] = sequence = _Sequence(cells=parts.pop(0))
+        if self.memory.n_swa:
+            window = parts.pop(0)
+            if window:
+                sequence.window = window
+        if self.memory.recurrent:
+            state = parts.pop(0)
+            sequence.state = next(iter(state.items()), None)
+        return True
+
+    def clear(self) -> None:
+        self._sequences = [_Sequence() for _ in range(self._n_seq_max)]
+
+    def close(self) -> None:
+        pass
+
+    def _evaluate(self, row: BatchRow) -> int:
+        sequence, memory = self._sequences[row.seq], self.memory
+        if self.pos_max(row.seq) != row.position - 1:
+            raise AssertionError(f"token at {row.position} after {self.pos_max(row.seq)}")
+        value = _mix(row.token, row.position)
+        if memory.has_blocks:
+            sequence.cells[row.position] = value
+        if memory.n_swa:
+            sequence.window[row.position] = value
+            cache = memory.n_swa * 2 + self._n_batch
+            for position in [at for at in sequence.window if at <= row.position - cache]:
+                del sequence.window[position]
+        if memory.recurrent:
+            sequence.state = (row.position, _mix(value, sequence.state[1] if sequence.state else 0))
+        return self._hidden(sequence, row.position) if row.wants_logits else 0
+
+    def _hidden(self, sequence: _Sequence, position: int) -> int:
+        first = self.memory.window_start(position)
+        window = sum(value for at, value in sequence.window.items() if at >= first)
+        state = sequence.state[1] if sequence.state else 0
+        return _mix(sum(sequence.cells.values()) & _MASK, window & _MASK, state, position)
+
+    def _positions(self, seq: int) -> Iterable[int]:
+        sequence = self._sequences[seq]
+        if self.memory.recurrent:
+            return [sequence.state[0]] if sequence.state else list(sequence.cells)
+        return sequence.window if self.memory.n_swa and sequence.window else sequence.cells
+
+    def _cells_used(self) -> int:
+        return len({item for sequence in self._sequences for item in sequence.cells.items()})
+
+
+def _pack(cells: dict[int, int]) -> bytes:
+    body = json.dumps(sorted(cells.items())).encode()
+    return len(body).to_bytes(4, "little") + body
+
+
+def _unpack(raw: bytes) -> list[dict[int, int]]:
+    parts = []
+    while raw:
+        size = int.from_bytes(raw[:4], "little")
+        parts.append({int(at): int(value) for at, value in json.loads(raw[4 : 4 + size])})
+        raw = raw[4 + size :]
+    return parts

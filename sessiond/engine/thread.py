@@ -1,0 +1,206 @@
+"""The one thread that touches the llama context: commands in through a queue, events out to asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from sessiond.engine.active import ActiveRun
+from sessiond.engine.context import Context, Model, Payload
+from sessiond.engine.core import Capture, EngineCore
+from sessiond.engine.events import Delta, Ended, Event, FinishReason, Progress, Starved
+from sessiond.engine.landing import Landing
+from sessiond.engine.memory import Tokens
+from sessiond.engine.run import Run
+from sessiond.engine.sequence import SequenceView
+from sessiond.errors import EngineError, SessiondError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Loader = Callable[[], tuple[Model, Context]]
+Command = Callable[[], None]
+Sink = Callable[[Progress | Delta], None]
+
+
+class Engine:
+    """Start it once on a running event loop. Methods are called from that loop, unless said otherwise."""
+
+    def __init__(self, load: Loader) -> None:
+        """`load` runs on the engine thread and may take minutes."""
+        self._load = load
+        self._commands: deque[Command] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._core: EngineCore | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
+
+    async def start(self) -> None:
+        """Returns when the model is loaded. Raises what loading raised."""
+        self._loop = asyncio.get_running_loop()
+        self._loaded: asyncio.Future[None] = self._loop.create_future()
+        self._thread.start()
+        await self._loaded
+
+    async def stop(self) -> None:
+        """End running turns as cancelled and free the context."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    @property
+    def core(self) -> EngineCore:
+        """For `call` and for facts that never change. Raises EngineError before the model is loaded."""
+        if self._core is None:
+            raise EngineError("The model is not loaded.")
+        return self._core
+
+    @property
+    def model(self) -> Model:
+        return self.core.model
+
+    async def call(self, work: Callable[[EngineCore], T]) -> T:
+        """Run `work` on the engine thread between two steps and return what it returns."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def command() -> None:
+            try:
+                result = work(self.core)
+            except BaseException as error:
+                self._post(_fail, future, error)
+            else:
+                self._post(_resolve, future, result)
+
+        self._submit(command)
+        return await future
+
+    async def run(self, run: Run, sink: Sink) -> RunHandle:
+        """Begin a run. `sink` is called on the event loop with Progress and Delta, in order."""
+        handle = RunHandle(self, run.seq, sink)
+        handle.active = await self.call(
+            lambda core: core.start(run, lambda event: self._post(handle.deliver, event))
+        )
+        return handle
+
+    async def go_on(self, seq: int) -> None:
+        """Let a starved run try again."""
+        await self.call(lambda core: core.go_on(seq))
+
+    async def finish(self, seq: int, reason: FinishReason) -> None:
+        await self.call(lambda core: core.finish(seq, reason))
+
+    async def views(self) -> tuple[SequenceView, ...]:
+        return await self.call(lambda core: core.views())
+
+    async def restore(self, landing: Landing, tokens: Tokens, payloads: Iterator[Payload]) -> None:
+        await self.call(lambda core: core.restore(landing, tokens, payloads))
+
+    async def drain(self) -> list[Capture]:
+        return await self.call(lambda core: core.drain())
+
+    def nudge(self) -> None:
+        """Let the engine thread look at cancelled runs. Any thread."""
+        with self._wake:
+            self._wake.notify()
+
+    # --- engine thread
+
+    def _submit(self, command: Command) -> None:
+        with self._wake:
+            if self._stopping:
+                raise EngineError("The engine has stopped.")
+            self._commands.append(command)
+            self._wake.notify()
+
+    def _post(self, callback: Callable[..., None], *arguments: object) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _main(self) -> None:
+        try:
+            model, context = self._load()
+            self._core = EngineCore(model, context)
+        except BaseException as error:
+            self._post(_fail, self._loaded, error)
+            return
+        self._post(_resolve, self._loaded, None)
+        try:
+            self._serve(self._core)
+        finally:
+            context.close()
+            close = getattr(model, "close", None)
+            if close:
+                close()
+
+    def _serve(self, core: EngineCore) -> None:
+        while True:
+            with self._wake:
+                while not (self._commands or self._stopping or core.busy):
+                    self._wake.wait()
+                command = self._commands.popleft() if self._commands else None
+                if self._stopping and command is None:
+                    core.cancel_all()
+                    return
+            if command:
+                command()
+            if core.busy:
+                self._step(core)
+
+    def _step(self, core: EngineCore) -> None:
+        try:
+            core.step()
+        except Exception as error:
+            failure = error if isinstance(error, SessiondError) else EngineError(repr(error))
+            logger.error("A decode failed; every line is parked: %s", failure, exc_info=error)
+            for active in core.fail_all():
+                active.fail(failure)
+
+
+class RunHandle:
+    """A run under way, seen from the event loop."""
+
+    def __init__(self, engine: Engine, seq: int, sink: Sink) -> None:
+        self.active: ActiveRun | None = None
+        self._engine = engine
+        self._seq = seq
+        self._sink = sink
+        self._outcomes: asyncio.Queue[Ended | Starved | SessiondError] = asyncio.Queue()
+
+    def deliver(self, event: Event | SessiondError) -> None:
+        if isinstance(event, Progress | Delta):
+            self._sink(event)
+        else:
+            self._outcomes.put_nowait(event)
+
+    async def wait(self) -> Ended | Starved:
+        """The end of the run, or Starved: then `go_on` or `finish` it and wait again.
+
+        Raises DecodeFailed or another EngineError: the state of every sequence is then gone.
+        """
+        outcome = await self._outcomes.get()
+        if isinstance(outcome, SessiondError):
+            raise outcome
+        return outcome
+
+    def cancel(self) -> None:
+        """End it at the next micro-batch; `wait` then returns Ended("cancelled"). Any thread."""
+        if self.active is not None:
+            self.active.cancelled = True
+            self._engine.nudge()
+
+
+def _resolve(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

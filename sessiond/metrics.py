@@ -1,0 +1,90 @@
+"""What sessiond counts, in one registry of its own. Any thread may count."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+REGISTRY = CollectorRegistry()
+
+STORE_WRITTEN = Counter(
+    "sessiond_store_written_bytes",
+    "Bytes of state files written to disk, headers included.",
+    ["kind"],
+    registry=REGISTRY,
+)
+STORE_RESTORED = Counter(
+    "sessiond_store_restored_bytes",
+    "Bytes of payload read from disk and verified.",
+    registry=REGISTRY,
+)
+STORE_EVICTED = Counter(
+    "sessiond_store_evicted_files",
+    "State files removed to make room; reason is quota or disk (keep_free).",
+    ["reason"],
+    registry=REGISTRY,
+)
+STORE_QUARANTINED = Counter(
+    "sessiond_store_quarantined_files",
+    "State files refused; reason is damaged, foreign or newer.",
+    ["reason"],
+    registry=REGISTRY,
+)
+STORE_BYTES = Gauge(
+    "sessiond_store_bytes",
+    "Bytes of all state files on disk, quarantine included.",
+    registry=REGISTRY,
+)
+
+SAVE_FAILURES = Counter(
+    "sessiond_save_failures_total",
+    "States that could not be written; they cost prefill after a restart, nothing else.",
+    registry=REGISTRY,
+)
+SNAPSHOTS_SUPERSEDED = Counter(
+    "sessiond_snapshots_superseded_total",
+    "Snapshots removed because later ones of the same line are kept.",
+    registry=REGISTRY,
+)
+TTFT = Histogram(
+    "sessiond_time_to_first_token_seconds",
+    "From the request to its first token, by where the reused tokens came from.",
+    ["source"],
+    buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300),
+    registry=REGISTRY,
+)
+PROMPT_TOKENS = Counter(
+    "sessiond_prompt_tokens_total",
+    "Prompt tokens by where their state came from.",
+    ["source"],
+    registry=REGISTRY,
+)
+COMPLETION_TOKENS = Counter(
+    "sessiond_completion_tokens_total", "Tokens generated.", registry=REGISTRY
+)
+MISSES = Counter(
+    "sessiond_cache_miss_total",
+    "Turns for which tokens evaluated before had to be evaluated again, by cause.",
+    ["reason"],
+    registry=REGISTRY,
+)
+MISSED_TOKENS = Counter(
+    "sessiond_cache_miss_tokens_total",
+    "Tokens that had to be evaluated again, by cause.",
+    ["reason"],
+    registry=REGISTRY,
+)
+TURNS = Counter("sessiond_turns_total", "Turns by how they ended.", ["finish_reason"], registry=REGISTRY)
+UNSAVED_TURNS = Gauge(
+    "sessiond_unsaved_turns",
+    "Turns only in memory because the ledger could not be written.",
+    registry=REGISTRY,
+)
+CAPTURES = Gauge(
+    "sessiond_captures",
+    "Snapshots captured since the start: frozen, or direct because no spare was free.",
+    ["how"],
+    registry=REGISTRY,
+)
+CAPTURE_MS = Gauge(
+    "sessiond_capture_engine_milliseconds", "Engine time spent on captures.", registry=REGISTRY
+)

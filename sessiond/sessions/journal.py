@@ -1,0 +1,89 @@
+"""Turns on their way into the ledger: what could not be written waits and goes first next time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sessiond.errors import LedgerError, SessionNotFound
+from sessiond.sessions.ledger import Ledger, TurnRefused
+from sessiond.sessions.schema import SessionRecord
+from sessiond.sessions.tree import Turn
+
+
+class Journal:
+    """The ledger's worker thread only. A turn never gets into the ledger before its parent."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._waiting: list[tuple[str, Turn]] = []
+        self._records: dict[str, SessionRecord] = {}
+        self._error: LedgerError | None = None
+
+    @property
+    def unsaved(self) -> int:
+        """Turns that are only in memory."""
+        return len(self._waiting)
+
+    @property
+    def unsaved_by_session(self) -> dict[str, int]:
+        """By session id, only those that have any."""
+        return dict(Counter(session for session, _ in self._waiting))
+
+    @property
+    def error(self) -> LedgerError | None:
+        """Why turns wait; None when none do."""
+        return self._error
+
+    def commit(self, session: SessionRecord, turn: Turn) -> bool:
+        """Whether the turn is durable now. If not, it waits here, behind those before it."""
+        self._records[session.id] = session
+        self._waiting.append((session.id, turn))
+        self.retry()
+        return all(waiting is not turn for _, waiting in self._waiting)
+
+    def retry(self) -> int:
+        """Try to write what waits, in order; the number that still waits.
+
+        A turn that the ledger can never take holds up only its own session.
+        """
+        self._error, left, stuck = None, [], set[str]()
+        for session, turn in self._waiting:
+            if self._unwritable or session in stuck or not self._write(session, turn):
+                stuck.add(session)
+                left.append((session, turn))
+        self._waiting = left
+        return self._settle()
+
+    def update(self, session: SessionRecord) -> None:
+        """As the ledger does, also for a session that has no row yet."""
+        self._ledger.update(session)
+        if session.id in self._records:
+            self._records[session.id] = session
+
+    def delete(self, session: SessionRecord) -> None:
+        """The session, its turns and those that wait. After a LedgerError nothing has changed."""
+        try:
+            self._ledger.delete(session.name)
+        except SessionNotFound:
+            if session.id not in self._records:
+                raise
+        self._waiting = [one for one in self._waiting if one[0] != session.id]
+        self._settle()
+
+    @property
+    def _unwritable(self) -> bool:
+        return self._error is not None and not isinstance(self._error, TurnRefused)
+
+    def _write(self, session: str, turn: Turn) -> bool:
+        try:
+            self._ledger.commit(self._records[session], turn)
+        except LedgerError as error:
+            self._error = error
+            return False
+        return True
+
+    def _settle(self) -> int:
+        left = {session for session, _ in self._waiting}
+        self._records = {id_: record for id_, record in self._records.items() if id_ in left}
+        self._error = self._error if self._waiting else None
+        return len(self._waiting)

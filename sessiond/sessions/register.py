@@ -1,0 +1,121 @@
+"""All sessions of the daemon: their records and trees in memory, backed by the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from sessiond.errors import Conflict, SessionNotFound
+from sessiond.sessions.journal import Journal
+from sessiond.sessions.ledger import Ledger
+from sessiond.sessions.schema import SessionRecord
+from sessiond.sessions.tree import SessionTree, Turn
+
+T = TypeVar("T")
+
+
+class Register:
+    """Event loop only; whatever touches the ledger runs on one worker thread."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._journal = Journal(ledger)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._records: dict[str, SessionRecord] = {}
+        self._trees: dict[str, SessionTree] = {}
+
+    async def open(self) -> None:
+        """Read the sessions, not their turns. Raises LedgerError."""
+        records = await self._work(self._ledger.sessions)
+        self._records = {record.name: record for record in records}
+
+    async def close(self) -> None:
+        await self._work(self._ledger.close)
+        self._worker.shutdown()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._records
+
+    def __getitem__(self, name: str) -> SessionRecord:
+        """Raises SessionNotFound."""
+        try:
+            return self._records[name]
+        except KeyError:
+            raise SessionNotFound(
+                f"There is no session {name!r}.",
+                hint="`sessiond list` shows them.",
+                param="session",
+            ) from None
+
+    @property
+    def records(self) -> list[SessionRecord]:
+        """The most recently used first."""
+        return sorted(self._records.values(), key=lambda record: -record.last_used)
+
+    @property
+    def unsaved(self) -> int:
+        """Turns that are only in memory because the ledger could not be written."""
+        return self._journal.unsaved
+
+    @property
+    def problem(self) -> str:
+        """Why turns are not saved, or ""."""
+        return str(self._journal.error or "")
+
+    def is_saved(self, record: SessionRecord) -> bool:
+        return record.id not in self._journal.unsaved_by_session
+
+    async def tree(self, name: str) -> SessionTree:
+        """The turns of a session; an empty tree for a session that has none yet. Raises LedgerError."""
+        if name not in self._trees:
+            if name not in self._records:
+                return SessionTree()
+            loaded = await self._work(lambda: self._ledger.load(name))
+            self._trees.setdefault(name, loaded)
+        return self._trees[name]
+
+    async def create(self, record: SessionRecord) -> None:
+        """Raises Conflict if the name is taken, LedgerError."""
+        if record.name in self._records:
+            raise Conflict(f"There is a session {record.name!r} already.", param="name")
+        await self._work(lambda: self._ledger.create(record))
+        self._records[record.name] = record
+        self._trees[record.name] = SessionTree()
+
+    async def set_policy(self, name: str, policy: str | None) -> None:
+        changed = replace(self[name], policy=policy)
+        await self._work(lambda: self._journal.update(changed))
+        self._records[name] = changed
+
+    async def delete(self, name: str) -> None:
+        record = self[name]
+        await self._work(lambda: self._journal.delete(record))
+        self._records.pop(name, None)
+        self._trees.pop(name, None)
+
+    async def commit(self, record: SessionRecord, tree: SessionTree, turn: Turn) -> bool:
+        """Add a turn to its tree and write both durably; False if that has to wait."""
+        used = record.used(turn.created)
+        tree.add(turn)
+        self._records[used.name] = used
+        self._trees[used.name] = tree
+        return await self._work(lambda: self._journal.commit(used, turn))
+
+    async def retry(self) -> int:
+        """Try again to write what waits; the number of turns that still wait."""
+        return await self._work(self._journal.retry) if self.unsaved else 0
+
+    async def count_turns(self) -> int:
+        """Reads and checks the whole ledger. Raises LedgerError."""
+        return await self._work(self._ledger.check_integrity)
+
+    def new_name(self) -> str:
+        """For a session nobody named."""
+        return f"chat-{time.time_ns() & 0xFFFFFFFFFFFF:012x}"
+
+    async def _work(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function)

@@ -1,0 +1,212 @@
+"""The ledger's tables and migrations, and what its rows are for everybody else."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+from uuid import uuid4
+
+import numpy as np
+from sqlmodel import Field, SQLModel
+
+from sessiond.engine.events import FinishReason
+from sessiond.engine.memory import Tokens
+from sessiond.sessions.transcript import Chat, Content, Message, Text, ToolCall, clean
+from sessiond.sessions.tree import Turn, TurnStats
+from sessiond.sessions.turn import Miss
+
+STORED_TOKENS = np.dtype("<i4")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """What is kept of a session beside its turns. Times are Unix seconds.
+
+    `id` stays when the name changes. `named`: a person chose the name. `policy` None: the default.
+    """
+
+    id: str
+    name: str
+    named: bool
+    agent: str | None
+    title: str
+    policy: str | None
+    created: float
+    last_used: float
+    pinned: bool = False
+
+    @classmethod
+    def new(
+        cls,
+        name: str,
+        now: float,
+        *,
+        named: bool = False,
+        agent: str | None = None,
+        title: str = "",
+        policy: str | None = None,
+    ) -> SessionRecord:
+        return cls(uuid4().hex, name, named, agent, title, policy, now, now)
+
+    def used(self, now: float) -> SessionRecord:
+        return replace(self, last_used=now)
+
+
+class SessionRow(SQLModel, table=True):
+    __tablename__ = "session"
+
+    id: str = Field(primary_key=True)
+    name: str = Field(unique=True)
+    named: bool
+    agent: str | None
+    title: str
+    policy: str | None
+    created: float
+    last_used: float
+    pinned: bool
+
+
+class TurnRow(SQLModel, table=True):
+    """Tokens are little-endian int32; `content` and `stats` are JSON."""
+
+    __tablename__ = "turn"
+
+    session_id: str = Field(primary_key=True, foreign_key="session.id")
+    number: int = Field(primary_key=True)
+    parent: int | None
+    kind: str
+    content: str
+    kept: int
+    prompt_tokens: bytes
+    reply_tokens: bytes
+    reply: str
+    finish_reason: str
+    tokenizer: str
+    fingerprint: str
+    model: str
+    settings: str
+    stats: str
+    created: float
+
+
+def _first_tables(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        """CREATE TABLE session (
+            id TEXT PRIMARY KEY NOT NULL, name TEXT NOT NULL UNIQUE, named INTEGER NOT NULL,
+            agent TEXT, title TEXT NOT NULL, policy TEXT,
+            created REAL NOT NULL, last_used REAL NOT NULL, pinned INTEGER NOT NULL)"""
+    )
+    connection.execute(
+        """CREATE TABLE turn (
+            session_id TEXT NOT NULL REFERENCES session(id) ON DELETE CASCADE,
+            number INTEGER NOT NULL, parent INTEGER, kind TEXT NOT NULL, content TEXT NOT NULL,
+            kept INTEGER NOT NULL, prompt_tokens BLOB NOT NULL, reply_tokens BLOB NOT NULL,
+            reply TEXT NOT NULL, finish_reason TEXT NOT NULL, tokenizer TEXT NOT NULL,
+            fingerprint TEXT NOT NULL, model TEXT NOT NULL, settings TEXT NOT NULL,
+            stats TEXT NOT NULL, created REAL NOT NULL,
+            PRIMARY KEY (session_id, number),
+            FOREIGN KEY (session_id, parent) REFERENCES turn(session_id, number))"""
+    )
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first_tables]
+"""Each brings a file from the version that is its index to the next. Released ones never change."""
+
+
+def version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring a file up to date, each step in a transaction. `connection` is in autocommit mode."""
+    for number in range(version(connection), len(MIGRATIONS)):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            MIGRATIONS[number](connection)
+            connection.execute(f"PRAGMA user_version = {number + 1}")
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def session_row(record: SessionRecord) -> SessionRow:
+    return SessionRow(**asdict(record))
+
+
+def session_record(row: SessionRow) -> SessionRecord:
+    return SessionRecord(**row.model_dump())
+
+
+def turn_row(session_id: str, turn: Turn) -> TurnRow:
+    return TurnRow(
+        session_id=session_id,
+        number=turn.number,
+        parent=turn.parent,
+        kind="chat" if isinstance(turn.content, Chat) else "text",
+        content=_json(asdict(turn.content)),
+        kept=turn.kept,
+        prompt_tokens=_blob(turn.prompt_tokens),
+        reply_tokens=_blob(turn.reply_tokens),
+        reply=clean(turn.reply),
+        finish_reason=turn.finish_reason,
+        tokenizer=turn.tokenizer,
+        fingerprint=turn.fingerprint,
+        model=turn.model,
+        settings=turn.settings,
+        stats=_json(asdict(turn.stats)),
+        created=turn.created,
+    )
+
+
+def turn_of(row: TurnRow) -> Turn:
+    """Raises ValueError, KeyError or TypeError where the row is damaged."""
+    return Turn(
+        number=row.number,
+        parent=row.parent,
+        content=_content(row.kind, json.loads(row.content)),
+        kept=row.kept,
+        prompt_tokens=_tokens(row.prompt_tokens),
+        reply_tokens=_tokens(row.reply_tokens),
+        reply=row.reply,
+        finish_reason=cast(FinishReason, row.finish_reason),
+        tokenizer=row.tokenizer,
+        fingerprint=row.fingerprint,
+        model=row.model,
+        settings=row.settings,
+        stats=_stats(json.loads(row.stats)),
+        created=row.created,
+    )
+
+
+def _json(value: object) -> str:
+    return clean(json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")))
+
+
+def _blob(tokens: Tokens) -> bytes:
+    return tokens.astype(STORED_TOKENS).tobytes()
+
+
+def _tokens(blob: bytes) -> Tokens:
+    return np.frombuffer(blob, dtype=STORED_TOKENS).astype(np.int32, copy=False)
+
+
+def _content(kind: str, data: dict[str, Any]) -> Content:
+    if kind == "text":
+        return Text(**data)
+    messages = tuple(_message(**message) for message in data["messages"])
+    options = tuple((name, value) for name, value in data["template_options"])
+    return Chat(messages, tuple(data["tools"]), options)
+
+
+def _message(tool_calls: list[dict[str, str]], **fields: Any) -> Message:
+    return Message(tool_calls=tuple(ToolCall(**call) for call in tool_calls), **fields)
+
+
+def _stats(data: dict[str, Any]) -> TurnStats:
+    miss = data.pop("miss")
+    return TurnStats(miss=Miss(**miss) if miss else None, **data)

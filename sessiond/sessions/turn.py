@@ -1,0 +1,261 @@
+"""A turn from the outside: what a request asks for and what is reported of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from sessiond.engine.events import Delta, FinishReason, Progress
+from sessiond.engine.sampling import Ending, Sampling
+from sessiond.sessions.transcript import Content
+
+Source = Literal["resident", "disk", "ledger", "fork", "new"]
+LineRole = Literal["main", "side"]
+SessionState = Literal["resident", "disk", "ledger"]
+MissCause = Literal[
+    "model_changed",
+    "settings_changed",
+    "damaged",
+    "evicted",
+    "not_saved",
+    "no_snapshot",
+    "history_edited",
+    "system_changed",
+    "tools_changed",
+    "other",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRef:
+    """Which session a request names. `name` None: the unnamed session whose transcript it extends, else a new one.
+
+    `named` says that a person chose the name (a `/s/…` path), which decides the policy.
+    """
+
+    name: str | None = None
+    named: bool = False
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """`logprobs` is the number of alternatives wanted per token, None for none at all."""
+
+    session: SessionRef
+    content: Content
+    sampling: Sampling = Sampling()
+    ending: Ending = Ending()
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Why `tokens` old tokens had to be evaluated again."""
+
+    cause: MissCause
+    message: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReport:
+    """The `sessiond` block, `usage` and `timings` of one turn. Tokens and milliseconds.
+
+    `cached` prompt tokens were reused (`restored` of them from disk), `prefilled` were evaluated:
+    cached + prefilled == prompt.
+    """
+
+    session: str
+    line: LineRole
+    turn: int
+    source: Source
+    prompt_tokens: int
+    cached_tokens: int
+    restored_tokens: int
+    prefilled_tokens: int
+    completion_tokens: int
+    restore_ms: float
+    ttft_ms: float
+    prompt_ms: float
+    predicted_ms: float
+    saved: bool
+    finish_reason: FinishReason
+    miss: Miss | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Sent after the turn is in the ledger (or `report.saved` is False). `text` is the whole reply."""
+
+    text: str
+    report: TurnReport
+
+
+TurnEvent = Progress | Delta | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTurn:
+    """An admitted turn: `session` is the name it runs under. Closing `events` cancels it."""
+
+    session: str
+    events: AsyncGenerator[TurnEvent, None]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """One row of `sessiond list`. Times are Unix seconds; `back_in_ms` is an estimate, 0 when resident.
+
+    `reason` says in words why the whole session would have to be evaluated again, else it is "".
+    """
+
+    name: str
+    group: str | None
+    agent: str | None
+    title: str
+    state: SessionState
+    tokens: int
+    turns: int
+    lines: int
+    created: float
+    last_used: float
+    bytes: int
+    policy: str
+    hit_rate: float
+    back_in_ms: float
+    reason: str = ""
+    saved: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSummary:
+    turn: int
+    parent: int | None
+    line: LineRole
+    role_of_new: tuple[str, ...]
+    prompt_tokens: int
+    cached_tokens: int
+    prefilled_tokens: int
+    completion_tokens: int
+    source: Source
+    miss: Miss | None
+    finish_reason: FinishReason
+    ttft_ms: float
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptMessage:
+    """`turn` is the turn that brought the message."""
+
+    turn: int
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeReport:
+    session: str
+    source: Source
+    tokens: int
+    restored_tokens: int
+    prefilled_tokens: int
+    restore_ms: float
+    predicted_ms: float
+    miss: Miss | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """`damaged` and `missing` list the keys that were refused; they are quarantined by then."""
+
+    blocks: int
+    snapshots: int
+    bytes: int
+    damaged: tuple[str, ...]
+    missing: tuple[str, ...]
+    turns: int
+    unsaved_turns: int
+
+    @property
+    def clean(self) -> bool:
+        return not self.damaged and not self.missing
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`status` is "ok", "loading", "draining" or "failed"; `detail` says more when it is not "ok".
+
+    `codec` is "blocks" or "whole" (with the reason in `codec_detail`); `staging` "none" until the ring exists.
+    """
+
+    status: Literal["ok", "loading", "draining", "failed"]
+    detail: str
+    model: str | None
+    memory_kind: str | None
+    n_ctx: int | None
+    n_ctx_train: int | None
+    codec: str | None
+    codec_detail: str
+    staging: str
+    running: int
+    queued: int
+    sessions: int
+    unsaved_turns: int
+    disk_bytes: int
+    disk_quota: int
+    loading_progress: float | None = None
+
+
+class Turns(Protocol):
+    """What the HTTP layer needs of the daemon. Event loop thread only; nothing blocks it."""
+
+    @property
+    def model_name(self) -> str | None:
+        """None while the model loads."""
+        ...
+
+    async def health(self) -> Health: ...
+
+    async def ready(self) -> None:
+        """Wait for the model, at most `load_wait`. Raises Unavailable (load failed, draining, too long)."""
+        ...
+
+    async def open(self, request: TurnRequest) -> OpenTurn:
+        """Decide everything that needs no evaluation, then let it be streamed.
+
+        Waits for the model only where the decision needs the tokenizer and the model is there; while it
+        loads, what is wrong with the length or the template is raised from `events` instead.
+        Raises InvalidRequest and its kin, QueueFull, Unavailable: before anything has changed.
+        """
+        ...
+
+    async def summaries(self) -> list[SessionSummary]: ...
+
+    async def summary(self, name: str) -> SessionSummary:
+        """Raises SessionNotFound, as the following do."""
+        ...
+
+    async def create(self, name: str, policy: str | None) -> SessionSummary:
+        """Raises Conflict if the name is taken."""
+        ...
+
+    async def update(self, name: str, policy: str | None) -> SessionSummary: ...
+
+    async def delete(self, name: str) -> None:
+        """Its turns leave the ledger, its state the store. Raises Conflict while a turn runs."""
+        ...
+
+    async def resume(self, name: str) -> ResumeReport: ...
+
+    async def park(self, name: str) -> SessionSummary: ...
+
+    async def turns(self, name: str) -> list[TurnSummary]: ...
+
+    async def transcript(self, name: str) -> list[TranscriptMessage]:
+        """Messages of the main line, in order."""
+        ...
+
+    async def verify(self) -> VerifyReport: ...

@@ -1,0 +1,257 @@
+"""One request from admission to commit, in a task of its own: it outlives a client that leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sessiond.engine.events import Delta, Ended, Progress
+from sessiond.engine.memory import as_tokens
+from sessiond.engine.sampling import Ending
+from sessiond.engine.sequence import Owner
+from sessiond.errors import ContextLengthExceeded, EngineError, SessiondError
+from sessiond.metrics import (
+    COMPLETION_TOKENS,
+    MISSED_TOKENS,
+    MISSES,
+    PROMPT_TOKENS,
+    TTFT,
+    TURNS,
+    UNSAVED_TURNS,
+)
+from sessiond.sessions.composition import Composition, compose
+from sessiond.sessions.execution import Execution, Landed, Machine, Outcome
+from sessiond.sessions.miss import find_miss
+from sessiond.sessions.plan import source_of
+from sessiond.sessions.prompt import PromptRenderer
+from sessiond.sessions.register import Register
+from sessiond.sessions.schema import SessionRecord
+from sessiond.sessions.transcript import title
+from sessiond.sessions.tree import SessionTree, Turn, TurnStats
+from sessiond.sessions.turn import Finished, Miss, SessionRef, TurnEvent, TurnReport, TurnRequest
+from sessiond.sessions.turnstile import Turnstile
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What a turn is made with. `machine` and `renderer` exist once the model is loaded."""
+
+    machine: Machine
+    renderer: PromptRenderer
+    register: Register
+    turnstile: Turnstile
+    tokenizer: str
+
+
+class TurnTask:
+    """`events` is read by the client's side; closing it cancels the turn, which is then still committed."""
+
+    def __init__(
+        self,
+        request: TurnRequest,
+        session: str,
+        workshop: Callable[[], Workshop],
+        record_for: Callable[[str, SessionRef], SessionRecord],
+    ) -> None:
+        self.session = session
+        self._request = request
+        self._workshop_of = workshop
+        self._record_for = record_for
+        self._decided: tuple[int, Composition] | None = None
+        self._queue: asyncio.Queue[TurnEvent | SessiondError | None] = asyncio.Queue()
+        self._execution: Execution | None = None
+        self._cancelled = False
+        self._began = time.monotonic()
+        self._first_token: float | None = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._execution is not None:
+            self._execution.cancel()
+
+    async def events(self) -> AsyncGenerator[TurnEvent, None]:
+        """Raises what the turn raised."""
+        try:
+            while (event := await self._queue.get()) is not None:
+                if isinstance(event, SessiondError):
+                    raise event
+                yield event
+        finally:
+            self.cancel()
+
+    async def decide(self, shop: Workshop) -> None:
+        """What needs the tokenizer but no evaluation. Raises TemplateError, ContextLengthExceeded."""
+        record = self._record_for(self.session, self._request.session)
+        self._compose(shop, await shop.register.tree(self.session), record)
+
+    async def run(self, ready: Callable[[], Awaitable[None]]) -> None:
+        """The task's body. `ready` waits for the model."""
+        try:
+            await ready()
+            await self._pass(self._workshop_of())
+        except SessiondError as error:
+            self._queue.put_nowait(error)
+        except BaseException:
+            self._queue.put_nowait(EngineError("The turn failed; the log says more."))
+            raise
+        finally:
+            self._queue.put_nowait(None)
+
+    async def _pass(self, shop: Workshop) -> None:
+        async with shop.turnstile.pass_through():
+            if self._cancelled:
+                return
+            record = self._record_for(self.session, self._request.session)
+            tree = await shop.register.tree(self.session)
+            composed = self._compose(shop, tree, record)
+            shop.machine.saver.active()
+            execution = self._execution = self._prepare(shop, tree, composed, record)
+            outcome = await execution.run(
+                self._request.sampling,
+                self._ending(shop, composed),
+                self._request.logprobs,
+                self._emit,
+            )
+            shop.machine.saver.active()
+            await self._settle(shop, record, tree, composed, outcome)
+        await shop.machine.saver.collect()
+
+    def _compose(self, shop: Workshop, tree: SessionTree, record: SessionRecord) -> Composition:
+        if self._decided is None or self._decided[0] != len(tree):
+            now = datetime.fromtimestamp(record.created).astimezone()
+            content = self._request.content
+            composed = compose(content, tree, shop.renderer, shop.tokenizer, now)
+            check_length(len(composed.prompt), shop.machine.limit)
+            self._decided = (len(tree), composed)
+        return self._decided[1]
+
+    def _prepare(
+        self, shop: Workshop, tree: SessionTree, composed: Composition, record: SessionRecord
+    ) -> Execution:
+        root = tree.next_number if composed.parent is None else tree.path(composed.parent)[0].number
+        execution = Execution(shop.machine, Owner(record.id, root), composed.prompt)
+        if self._cancelled:
+            execution.cancel()
+        return execution
+
+    def _ending(self, shop: Workshop, composed: Composition) -> Ending:
+        room = max(1, shop.machine.limit - len(composed.prompt))
+        wanted = self._request.ending.max_tokens
+        return replace(
+            self._request.ending, max_tokens=room if wanted is None else min(wanted, room)
+        )
+
+    def _emit(self, event: Progress | Delta) -> None:
+        if self._first_token is None and isinstance(event, Delta):
+            self._first_token = time.monotonic()
+        self._queue.put_nowait(event)
+
+    async def _settle(
+        self,
+        shop: Workshop,
+        record: SessionRecord,
+        tree: SessionTree,
+        composed: Composition,
+        outcome: Outcome,
+    ) -> None:
+        landed, ended = outcome.landed, outcome.ended
+        if ended.reason == "cancelled" and not ended.tokens:
+            return
+        miss = find_miss(
+            composed, landed.plan, landed.stored, shop.machine.memory, shop.machine.fingerprint
+        )
+        stats = self._stats(composed, landed, ended, miss)
+        turn = _turn(shop, tree, composed, ended, stats)
+        record = replace(record, title=record.title or title(composed.content))
+        saved = await shop.register.commit(record, tree, turn)
+        report = _report(record, tree, turn, landed, ended, saved)
+        _count(report, shop.register.unsaved)
+        self._queue.put_nowait(Finished(ended.text, report))
+
+    def _stats(
+        self, composed: Composition, landed: Landed, ended: Ended, miss: Miss | None
+    ) -> TurnStats:
+        plan, total = landed.plan, len(composed.prompt)
+        first = self._first_token or time.monotonic()
+        return TurnStats(
+            prompt_tokens=total,
+            cached=plan.position,
+            restored=min(plan.restored, plan.position),
+            prefilled=total - plan.position,
+            source=source_of(plan, known=composed.known_turn is not None),
+            miss=miss,
+            ttft_ms=(first - self._began) * 1e3,
+            prompt_ms=ended.prefill_ms,
+        )
+
+
+def check_length(tokens: int, limit: int) -> None:
+    """Raises ContextLengthExceeded. Both in tokens."""
+    if tokens > limit:
+        raise ContextLengthExceeded(
+            f"The prompt has {tokens} tokens, and a line can have {limit}.",
+            hint="Start a new chat, let the agent compact, or set a larger model.n_ctx.",
+            param="messages",
+        )
+
+
+def _turn(
+    shop: Workshop, tree: SessionTree, composed: Composition, ended: Ended, stats: TurnStats
+) -> Turn:
+    fingerprint = shop.machine.fingerprint
+    return Turn(
+        number=tree.next_number,
+        parent=composed.parent,
+        content=composed.content,
+        kept=composed.kept,
+        prompt_tokens=composed.own_tokens,
+        reply_tokens=as_tokens(ended.tokens),
+        reply=ended.text,
+        finish_reason=ended.reason,
+        tokenizer=shop.tokenizer,
+        fingerprint=fingerprint.value,
+        model=fingerprint.model,
+        settings=fingerprint.settings,
+        stats=stats,
+        created=time.time(),
+    )
+
+
+def _report(
+    record: SessionRecord, tree: SessionTree, turn: Turn, landed: Landed, ended: Ended, saved: bool
+) -> TurnReport:
+    stats = turn.stats
+    return TurnReport(
+        session=record.name,
+        line=tree.line_role(turn.number, turn.created),
+        turn=turn.number,
+        source=stats.source,
+        prompt_tokens=stats.prompt_tokens,
+        cached_tokens=stats.cached,
+        restored_tokens=stats.restored,
+        prefilled_tokens=stats.prefilled,
+        completion_tokens=len(turn.reply_tokens),
+        restore_ms=landed.restore_ms,
+        ttft_ms=stats.ttft_ms,
+        prompt_ms=stats.prompt_ms,
+        predicted_ms=ended.decode_ms,
+        saved=saved,
+        finish_reason=ended.reason,
+        miss=stats.miss,
+    )
+
+
+def _count(report: TurnReport, unsaved: int) -> None:
+    TTFT.labels(report.source).observe(report.ttft_ms / 1e3)
+    PROMPT_TOKENS.labels("prefill").inc(report.prefilled_tokens)
+    PROMPT_TOKENS.labels("disk").inc(report.restored_tokens)
+    PROMPT_TOKENS.labels("memory").inc(report.cached_tokens - report.restored_tokens)
+    COMPLETION_TOKENS.inc(report.completion_tokens)
+    TURNS.labels(report.finish_reason).inc()
+    UNSAVED_TURNS.set(unsaved)
+    if report.miss:
+        MISSES.labels(report.miss.cause).inc()
+        MISSED_TOKENS.labels(report.miss.cause).inc(report.miss.tokens)

@@ -1,0 +1,80 @@
+"""The index's file: opened, or moved aside when it is damaged or newer, which costs a rebuild."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+from sqlalchemy import URL, Engine, create_engine, event
+
+from sessiond.errors import StoreFailed
+from sessiond.store.row import Base
+
+SCHEMA = 1
+"""Goes up with every change of the tables; an index with another number is rebuilt."""
+
+_BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def open_database(path: Path) -> tuple[Engine, bool]:
+    """An engine with the index's tables, and whether they are empty for want of a usable file.
+
+    Raises StoreFailed when the file cannot be opened."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        path.chmod(0o600)
+        state = _state(path)
+        if state not in ("good", "empty"):
+            _move_aside(path, state)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except (OSError, sqlite3.Error) as error:
+        raise StoreFailed(f"The index {path} cannot be opened: {error}.") from error
+    return _engine(path), state != "good"
+
+
+def _engine(path: Path) -> Engine:
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        connect_args={"check_same_thread": False, "timeout": 10},
+        pool_size=1,
+        max_overflow=0,
+    )
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    Base.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"PRAGMA user_version={SCHEMA}")
+    return engine
+
+
+def _state(path: Path) -> str:
+    """`good`, `empty`, or why the file cannot be used: `damaged`, `newer`, `older`."""
+    try:
+        with closing(sqlite3.connect(path, timeout=10)) as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF not in _BROKEN:
+            raise
+        return "damaged"
+    if verdict != "ok":
+        return "damaged"
+    if version == SCHEMA:
+        return "good"
+    if version > SCHEMA:
+        return "newer"
+    return "older" if tables else "empty"
+
+
+def _move_aside(path: Path, why: str) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").replace(f"{path}.{why}{suffix}")

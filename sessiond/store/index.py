@@ -1,0 +1,266 @@
+"""What is stored, in SQLite. A cache of the file headers: lost or damaged, it is rebuilt from them.
+
+Not thread-safe: the store's lock is held by every caller. Every method raises StoreFailed when the
+database fails, StoreFull when its disk is full.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import aliased
+from sqlmodel import col
+
+from sessiond.errors import StoreFailed, StoreFull
+from sessiond.store.chain import BLOCK_TOKENS, Kind
+from sessiond.store.database import open_database
+from sessiond.store.envelope import Identity
+from sessiond.store.found import State
+from sessiond.store.quota import Candidate
+from sessiond.store.row import Entry, Record, row_of
+
+TOMBSTONES = 10_000
+"""More are dropped, the oldest first, at the latest after `_SLACK` further ones."""
+
+_SLACK = 500
+_CHUNK = 500
+_PRESENT = col(Entry.state) == State.PRESENT
+_RECORD = (
+    col(Entry.kind),
+    col(Entry.fingerprint),
+    col(Entry.owner),
+    col(Entry.key),
+    col(Entry.parent),
+    col(Entry.start),
+    col(Entry.tokens),
+    col(Entry.state),
+    col(Entry.size),
+)
+_BY_KEY = select(*_RECORD).where(col(Entry.key) == bindparam("wanted"))
+_PREFIXES = select(func.substr(col(Entry.key), 1, 2)).distinct()
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Of what is present; `bytes` of files."""
+
+    bytes: int = 0
+    blocks: int = 0
+    snapshots: int = 0
+
+
+class Index:
+    def __init__(self, path: Path) -> None:
+        """Opens or makes the index; `fresh` says that it is empty for want of a usable file."""
+        self._engine, self.fresh = open_database(path)
+        self._buried = _SLACK
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def checkpoint(self) -> None:
+        """Moves what was committed into the main file, on disk."""
+        with self._engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(FULL)")
+
+    def get(self, key: str) -> Record | None:
+        with self._reading() as connection:
+            row = connection.execute(_BY_KEY, {"wanted": key}).one_or_none()
+        return None if row is None else _record(row)
+
+    def records(self, keys: Collection[str]) -> dict[str, Record]:
+        """Rows of any state, by key."""
+        return {r.key: r for r in self._select(col(Entry.key), keys)}
+
+    def children(self, parent: str) -> list[Record]:
+        """Blocks of any state after `parent`."""
+        return list(self._select(col(Entry.parent), [parent], col(Entry.kind) == Kind.BLOCK))
+
+    def snapshots(self, parents: Collection[str], limit: int) -> list[Record]:
+        """Snapshots of any state after one of `parents`, at positions up to `limit`."""
+        wanted = (col(Entry.kind) != Kind.BLOCK) & (col(Entry.position) <= limit)
+        return list(self._select(col(Entry.parent), parents, wanted))
+
+    def extends(self, parent: str, tokens: bytes) -> bool:
+        """Whether a stored block after `parent` begins with `tokens`."""
+        start = func.substr(col(Entry.tokens), 1, len(tokens))
+        return bool(self._siblings(parent, start == tokens, 1))
+
+    def beginnings(self, parent: str, tokens: bytes) -> list[str]:
+        """Keys of the partial blocks after `parent` that `tokens` begins with and goes beyond."""
+        start = func.substr(literal(tokens), 1, func.length(col(Entry.tokens)))
+        partial = col(Entry.length) < min(BLOCK_TOKENS, len(tokens) // 4)
+        return self._siblings(parent, partial & (start == col(Entry.tokens)), None)
+
+    def after(self, key: str, limit: int) -> list[Record]:
+        """Up to `limit` present rows with a greater key, in order: pages for reading everything."""
+        wanted = select(*_RECORD).where(_PRESENT, col(Entry.key) > key)
+        with self._reading() as connection:
+            rows = connection.execute(wanted.order_by(col(Entry.key)).limit(limit)).all()
+        return [_record(row) for row in rows]
+
+    def prefixes(self) -> set[str]:
+        """The first two digits of all keys, each once."""
+        with self._reading() as connection:
+            return set(connection.execute(_PREFIXES).scalars())
+
+    def sizes(self, kinds: Collection[Kind], prefix: str) -> dict[str, int]:
+        """File sizes of what is present, by key, of keys that begin with two hexadecimal digits."""
+        wanted = select(col(Entry.key), col(Entry.size)).where(
+            _PRESENT, col(Entry.kind).in_(kinds), col(Entry.key).between(prefix, prefix + "g")
+        )
+        with self._reading() as connection:
+            return {key: size for key, size in connection.execute(wanted)}
+
+    def oldest(self, limit: int) -> list[Candidate]:
+        """The `limit` least recently used present states."""
+        wanted = self._candidates().order_by(col(Entry.last_used), col(Entry.key)).limit(limit)
+        with self._reading() as connection:
+            return [Candidate(*row) for row in connection.execute(wanted)]
+
+    def candidates(self, keys: Collection[str]) -> list[Candidate]:
+        """Those of `keys` that are present."""
+        found: list[Candidate] = []
+        with self._reading() as connection:
+            for chunk in _chunks(keys):
+                wanted = self._candidates().where(col(Entry.key).in_(chunk))
+                found += [Candidate(*row) for row in connection.execute(wanted)]
+        return found
+
+    def totals(self) -> Totals:
+        wanted = (
+            select(col(Entry.kind), func.count(), func.sum(col(Entry.size)))
+            .where(_PRESENT)
+            .group_by(col(Entry.kind))
+        )
+        with self._reading() as connection:
+            rows = {kind: (count, size) for kind, count, size in connection.execute(wanted)}
+        blocks = rows.pop(str(Kind.BLOCK), (0, 0))
+        snapshots = sum(count for count, _ in rows.values())
+        return Totals(blocks[1] + sum(size for _, size in rows.values()), blocks[0], snapshots)
+
+    def tombstones(self) -> int:
+        with self._reading() as connection:
+            wanted = select(func.count()).select_from(Entry).where(~_PRESENT)
+            return int(connection.execute(wanted).scalar_one())
+
+    def last_tick(self) -> int:
+        with self._reading() as connection:
+            wanted = select(func.max(col(Entry.last_used))).where(_PRESENT)
+            return connection.execute(wanted).scalar() or 0
+
+    def add(self, identity: Identity, size: int, tick: int) -> None:
+        """A present row, in place of any tombstone of the same key."""
+        with self._writing() as connection:
+            row = row_of(identity, size, tick)
+            connection.execute(insert(Entry).prefix_with("OR REPLACE").values(row))
+
+    def remove(self, keys: Collection[str]) -> None:
+        """Without a trace."""
+        with self._writing() as connection:
+            for chunk in _chunks(keys):
+                connection.execute(delete(Entry).where(col(Entry.key).in_(chunk)))
+
+    def touch(self, keys: Collection[str], tick: int) -> None:
+        with self._writing() as connection:
+            for chunk in _chunks(keys):
+                wanted = update(Entry).where(col(Entry.key).in_(chunk), _PRESENT)
+                connection.execute(wanted.values(last_used=tick))
+
+    def bury(self, keys: Collection[str], state: State, tick: int) -> None:
+        """Makes tombstones of present rows; `tick` is the time of death."""
+        with self._writing() as connection:
+            for chunk in _chunks(keys):
+                wanted = update(Entry).where(col(Entry.key).in_(chunk), _PRESENT)
+                connection.execute(wanted.values(state=str(state), last_used=tick))
+            self._buried += len(keys)
+            if self._buried >= _SLACK:
+                _drop_old_tombstones(connection)
+                self._buried = 0
+
+    def _siblings(self, parent: str, wanted: ColumnElement[bool], limit: int | None) -> list[str]:
+        after = (col(Entry.parent) == parent) & (col(Entry.kind) == Kind.BLOCK)
+        found = select(col(Entry.key)).where(after, _PRESENT, wanted).limit(limit)
+        with self._reading() as connection:
+            return list(connection.execute(found).scalars())
+
+    def _select(
+        self, column: Any, values: Collection[str], *where: ColumnElement[bool]
+    ) -> Iterator[Record]:
+        with self._reading() as connection:
+            for chunk in _chunks(values):
+                wanted = select(*_RECORD).where(column.in_(chunk), *where)
+                yield from [_record(row) for row in connection.execute(wanted)]
+
+    @staticmethod
+    def _candidates() -> Select[Any]:
+        child = aliased(Entry)
+        children = (
+            select(func.count())
+            .select_from(child)
+            .where(col(child.parent) == col(Entry.key), col(child.state) == State.PRESENT)
+            .scalar_subquery()
+        )
+        columns = (col(Entry.key), col(Entry.parent), col(Entry.size), col(Entry.last_used))
+        return select(*columns, children).where(_PRESENT)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with _translated(), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with _translated(), self._engine.begin() as connection:
+            yield connection
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+        kind = StoreFull if code == sqlite3.SQLITE_FULL else StoreFailed
+        raise kind(f"The store's index failed: {error.orig}.") from error
+
+
+def _drop_old_tombstones(connection: Connection) -> None:
+    kept = (
+        select(col(Entry.key))
+        .where(~_PRESENT)
+        .order_by(col(Entry.last_used).desc())
+        .limit(-1)
+        .offset(TOMBSTONES)
+    )
+    connection.execute(delete(Entry).where(col(Entry.key).in_(kept)))
+
+
+def _chunks(keys: Collection[str]) -> Iterator[Sequence[str]]:
+    listed = list(keys)
+    for at in range(0, len(listed), _CHUNK):
+        yield listed[at : at + _CHUNK]
+
+
+def _record(row: Any) -> Record:
+    kind, fingerprint, owner, key, parent, start, tokens, state, size = row
+    identity = Identity(Kind(kind), fingerprint, owner, key, parent, start, tokens)
+    return Record(identity, State(state), size)

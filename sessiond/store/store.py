@@ -1,0 +1,203 @@
+"""The verified cache of KV blocks and snapshots on disk.
+
+Everything in it can be computed again, so anything doubtful is refused, explained and forgotten.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal
+
+from sessiond.engine.memory import Tokens
+from sessiond.errors import StateForeign, StateMissing, StoreFull
+from sessiond.metrics import STORE_RESTORED, STORE_WRITTEN
+from sessiond.store import audit
+from sessiond.store.chain import (
+    BLOCK_TOKENS,
+    Kind,
+    block_key,
+    block_start,
+    chain_keys,
+    root_key,
+    snapshot_key,
+    token_bytes,
+)
+from sessiond.store.envelope import Buffer, Identity, seal
+from sessiond.store.found import Reconciled, Stored, StoreVerify, Usage
+from sessiond.store.lookup import find
+from sessiond.store.readahead import read_ahead
+from sessiond.store.row import Record
+from sessiond.store.vault import Vault
+
+_READERS = 2
+
+
+class Store:
+    """One directory, seen under one fingerprint and owner. Any thread may call anything.
+
+    `quota` is the most bytes all files together may have, `keep_free` what stays free of the disk.
+    Every method may raise StoreFailed when index or files cannot be used: count it as a miss."""
+
+    def __init__(
+        self,
+        directory: Path,
+        index_path: Path,
+        *,
+        fingerprint: str,
+        owner: str = "",
+        quota: int,
+        keep_free: int,
+    ) -> None:
+        """Rebuilds the index from the files when there is none, or none this version can use."""
+        self.fingerprint = fingerprint
+        self.owner = owner
+        self._root = root_key(fingerprint, owner)
+        self._vault = Vault(directory, index_path, quota=quota, keep_free=keep_free)
+        self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="store-read")
+        if self._vault.index.fresh:
+            self.reconcile()
+        self._vault.shrink()
+
+    def lookup(self, tokens: Tokens) -> Stored:
+        """What is stored of the state of `tokens`, and what was once. Marks nothing as used."""
+        path = chain_keys(self._root, tokens)
+        with self._vault.lock:
+            return find(self._vault, path, tokens)
+
+    def touch(self, keys: Collection[str]) -> None:
+        """These were just used."""
+        with self._vault.lock:
+            self._vault.index.touch(keys, self._vault.tick())
+
+    def put_block(self, tokens: Tokens, start: int, payload: Buffer) -> int:
+        """Stores the block `[start, len(tokens))` of a prefix; bytes written, 0 if not needed.
+
+        `start` is a multiple of 256, the block at most 256 tokens long. A shorter block with the
+        same beginning is superseded. Raises StoreFull; what was stored is intact then."""
+        length = len(tokens) - start
+        if start % BLOCK_TOKENS or not 1 <= length <= BLOCK_TOKENS:
+            raise ValueError(f"no block: [{start}, {len(tokens)})")
+        parent, rest = chain_keys(self._root, tokens[:start])[-1], tokens[start:]
+        identity = self._identity(Kind.BLOCK, block_key(parent, rest), parent, start, rest)
+        with self._vault.lock:
+            index, stored = self._vault.index, self._present(identity.key)
+            if not stored and index.extends(parent, identity.tokens):
+                return 0
+            superseded = index.beginnings(parent, identity.tokens)
+        written = self._put(identity, payload)
+        if superseded:
+            self._vault.drop(superseded)
+        return written
+
+    def put_snapshot(
+        self, tokens: Tokens, payload: Buffer, kind: Literal["snapshot", "whole"] = "snapshot"
+    ) -> int:
+        """Stores the snapshot at position `len(tokens)`; bytes written, 0 if it is there already.
+
+        Raises StoreFull; what was stored is intact then."""
+        if not len(tokens):
+            raise ValueError("no snapshot at position 0: there is no state yet")
+        start = block_start(len(tokens))
+        parent, rest = chain_keys(self._root, tokens)[-1], tokens[start:]
+        key = snapshot_key(Kind(kind), parent, rest)
+        return self._put(self._identity(Kind(kind), key, parent, start, rest), payload)
+
+    def read(self, key: str) -> memoryview:
+        """The verified payload, in a buffer of its own that nobody else has.
+
+        Raises StateMissing, StateDamaged, StateForeign or StateNewer; it is lost then."""
+        with self._vault.lock:
+            record = self._vault.index.get(key)
+        return self._read(key, record)
+
+    def stream(self, keys: Collection[str]) -> Iterator[memoryview]:
+        """`read` for each key in order, ahead in other threads; at most four payloads exist.
+
+        Lease the keys while it runs, and close the iterator when it is left early."""
+        with self._vault.lock:
+            records = self._vault.index.records(keys)
+        return read_ahead(self._pool, lambda key: self._read(key, records.get(key)), keys)
+
+    def lease(self, keys: Collection[str]) -> AbstractContextManager[None]:
+        """Neither evicted nor dropped inside the context."""
+        return self._vault.lease(keys)
+
+    def drop(self, keys: Collection[str]) -> int:
+        """Removes superseded states for good; how many went.
+
+        Leased ones go when their lease ends; blocks that other stored states stand on stay."""
+        return self._vault.drop(keys)
+
+    def usage(self) -> Usage:
+        with self._vault.lock:
+            totals, vault = self._vault.index.totals(), self._vault
+            held = len(vault.quarantine)
+            return Usage(vault.bytes, vault.quota, totals.blocks, totals.snapshots, held)
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> StoreVerify:
+        """Reads everything, of all fingerprints. `progress(done, all)` is called for every file."""
+        return audit.verify(self._vault, progress)
+
+    def reconcile(self) -> Reconciled:
+        """Makes index and files agree again, by listing them; fit for a background thread."""
+        return audit.reconcile(self._vault)
+
+    def check_integrity(self) -> None:
+        """Raises StoreCorrupt if index, files and budget disagree."""
+        audit.check_integrity(self._vault)
+
+    def sync(self) -> None:
+        """On disk after this: everything written before. One `syncfs`, not one fsync a file."""
+        self._vault.files.sync()
+        with self._vault.lock:
+            self._vault.index.checkpoint()
+
+    def close(self) -> None:
+        """Waits for running reads. Nothing may be called afterwards; closing twice is fine."""
+        self._pool.shutdown(cancel_futures=True)
+        with self._vault.lock:
+            self._vault.index.close()
+
+    def _identity(self, kind: Kind, key: str, parent: str, start: int, rest: Tokens) -> Identity:
+        return Identity(kind, self.fingerprint, self.owner, key, parent, start, token_bytes(rest))
+
+    def _present(self, key: str) -> bool:
+        record = self._vault.index.get(key)
+        return record is not None and record.present
+
+    def _put(self, identity: Identity, payload: Buffer) -> int:
+        vault = self._vault
+        head = seal(identity, payload, created=time.time_ns())
+        size = len(head) + memoryview(payload).nbytes
+        try:
+            if not vault.admit(identity, size):
+                return 0
+            self._write(identity, [head, payload])
+        except OSError as error:
+            raise StoreFull(f"Not stored: {error.strerror}.", key=identity.key) from error
+        vault.written(identity.key)
+        STORE_WRITTEN.labels(str(identity.kind)).inc(size)
+        return size
+
+    def _write(self, identity: Identity, parts: list[Buffer]) -> None:
+        try:
+            self._vault.files.write(identity.kind, identity.key, parts)
+        except BaseException:
+            self._vault.withdraw(identity.key)
+            raise
+
+    def _read(self, key: str, record: Record | None) -> memoryview:
+        if record is None or key in self._vault.writing:
+            raise StateMissing("Not stored.", key=key)
+        if not record.present:
+            raise StateMissing(f"No longer stored: {record.state}.", key=key)
+        identity = record.identity
+        if (identity.fingerprint, identity.owner) != (self.fingerprint, self.owner):
+            raise StateForeign("Of another model, setting or owner.", key=key)
+        payload = self._vault.fetch(record)
+        STORE_RESTORED.inc(payload.nbytes)
+        return payload

@@ -1,0 +1,212 @@
+"""A Turns that answers from a script: deterministic deltas, faults on demand, and a record."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field, replace
+
+from sessiond.engine.events import Delta, Logprob, Progress, TokenLogprob
+from sessiond.errors import Conflict, SessionNotFound
+from sessiond.sessions.turn import (
+    Finished,
+    Health,
+    OpenTurn,
+    ResumeReport,
+    SessionSummary,
+    TranscriptMessage,
+    TurnEvent,
+    TurnReport,
+    TurnRequest,
+    TurnSummary,
+    VerifyReport,
+)
+
+REPORT = TurnReport(
+    session="",
+    line="main",
+    turn=1,
+    source="new",
+    prompt_tokens=11,
+    cached_tokens=4,
+    restored_tokens=3,
+    prefilled_tokens=7,
+    completion_tokens=0,
+    restore_ms=1.5,
+    ttft_ms=2.5,
+    prompt_ms=3.5,
+    predicted_ms=5.0,
+    saved=True,
+    finish_reason="stop",
+)
+HEALTH = Health(
+    status="ok",
+    detail="",
+    model="scripted",
+    memory_kind="attention",
+    n_ctx=8192,
+    n_ctx_train=4096,
+    codec="blocks",
+    codec_detail="",
+    staging="none",
+    running=0,
+    queued=0,
+    sessions=0,
+    unsaved_turns=0,
+    disk_bytes=0,
+    disk_quota=1,
+)
+PREFILL = Progress(total=11, cached=4, processed=8, elapsed_ms=1.0)
+
+
+@dataclass
+class ScriptedTurns:
+    """`slow` seconds pass before each event. `fault` is raised by open and by every other call.
+
+    `late_fault` is raised from the events after the last delta. `closed` counts events that were
+    closed before they had ended, `open_cancelled` cancelled opens, `pulled` single events.
+    """
+
+    deltas: Sequence[str] = ("Hel", "lo ", "wörld")
+    report: TurnReport = REPORT
+    health_now: Health = HEALTH
+    slow: float = 0.0
+    open_slow: float = 0.0
+    fault: Exception | None = None
+    late_fault: Exception | None = None
+    unended: bool = False
+    requests: list[TurnRequest] = field(default_factory=list)
+    sessions: dict[str, SessionSummary] = field(default_factory=dict)
+    started: int = 0
+    pulled: int = 0
+    closed: int = 0
+    open_cancelled: int = 0
+    finished: int = 0
+
+    @property
+    def model_name(self) -> str | None:
+        return self.health_now.model
+
+    async def health(self) -> Health:
+        return self.health_now
+
+    async def ready(self) -> None:
+        self._fail()
+
+    async def open(self, request: TurnRequest) -> OpenTurn:
+        self.requests.append(request)
+        try:
+            await asyncio.sleep(self.open_slow)
+        except asyncio.CancelledError:
+            self.open_cancelled += 1
+            raise
+        self._fail()
+        session = request.session.name or "unnamed-1"
+        return OpenTurn(session, self._events(session, request.logprobs))
+
+    async def _events(self, session: str, logprobs: int | None) -> AsyncGenerator[TurnEvent, None]:
+        self.started += 1
+        ended = False
+        try:
+            for happened in self._script(session, logprobs):
+                await asyncio.sleep(self.slow)
+                self.pulled += 1
+                yield happened
+            if self.late_fault:
+                raise self.late_fault
+            ended = True
+        finally:
+            self.finished += ended
+            self.closed += not ended
+
+    def _script(self, session: str, logprobs: int | None) -> list[TurnEvent]:
+        events: list[TurnEvent] = [PREFILL]
+        for token, text in enumerate(self.deltas):
+            chosen = () if logprobs is None else (logprob(token, text, logprobs),)
+            events.append(Delta(text, (token,), chosen))
+        if not self.late_fault and not self.unended:
+            report = replace(self.report, session=session, completion_tokens=len(self.deltas))
+            events.append(Finished("".join(self.deltas), report))
+        return events
+
+    async def summaries(self) -> list[SessionSummary]:
+        self._fail()
+        return list(self.sessions.values())
+
+    async def summary(self, name: str) -> SessionSummary:
+        self._fail()
+        if name not in self.sessions:
+            raise SessionNotFound("There is no such session.", param="name")
+        return self.sessions[name]
+
+    async def create(self, name: str, policy: str | None) -> SessionSummary:
+        self._fail()
+        if name in self.sessions:
+            raise Conflict("The name is taken.", param="name")
+        self.sessions[name] = session_summary(name, policy or "append-only")
+        return self.sessions[name]
+
+    async def update(self, name: str, policy: str | None) -> SessionSummary:
+        self.sessions[name] = replace(await self.summary(name), policy=policy or "append-only")
+        return self.sessions[name]
+
+    async def delete(self, name: str) -> None:
+        await self.summary(name)
+        del self.sessions[name]
+
+    async def resume(self, name: str) -> ResumeReport:
+        await self.summary(name)
+        return ResumeReport(name, "disk", 40, 30, 10, 2.0, 2.2)
+
+    async def park(self, name: str) -> SessionSummary:
+        self.sessions[name] = replace(await self.summary(name), state="disk")
+        return self.sessions[name]
+
+    async def turns(self, name: str) -> list[TurnSummary]:
+        await self.summary(name)
+        return [
+            TurnSummary(
+                1, None, "main", ("user",), 11, 4, 7, 3, "new", None, "stop", 2.5, time.time()
+            )
+        ]
+
+    async def transcript(self, name: str) -> list[TranscriptMessage]:
+        await self.summary(name)
+        return [TranscriptMessage(1, "user", "grüß dich")]
+
+    async def verify(self) -> VerifyReport:
+        self._fail()
+        return VerifyReport(2, 1, 4096, ("b1",), (), 3, 0)
+
+    def _fail(self) -> None:
+        if self.fault:
+            raise self.fault
+
+
+def logprob(token: int, text: str, alternatives: int) -> Logprob:
+    def likely(rank: int) -> TokenLogprob:
+        word = text if rank == 0 else f"{text}~{rank}"
+        chance = float("-inf") if rank == 2 else -0.5 * (rank + 1)
+        return TokenLogprob(token + 100 * rank, word, word.encode(), chance)
+
+    return Logprob(likely(0), tuple(likely(rank) for rank in range(alternatives)))
+
+
+def session_summary(name: str, policy: str) -> SessionSummary:
+    return SessionSummary(
+        name=name,
+        group=None,
+        agent=None,
+        title="",
+        state="resident",
+        tokens=0,
+        turns=0,
+        lines=0,
+        created=1.0,
+        last_used=1.0,
+        bytes=0,
+        policy=policy,
+        hit_rate=0.0,
+        back_in_ms=0.0,
+    )

@@ -1,0 +1,146 @@
+"""A chat template does what Hugging Face's does, and nothing else."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from sessiond.chat.template import ChatTemplate
+from sessiond.errors import TemplateError
+
+NOW = datetime(2025, 11, 29, 10, 2, tzinfo=UTC)
+
+
+def render(source: str, *, messages: object = (), tools: object = None, **options: object) -> str:
+    return ChatTemplate(source).render(
+        messages,  # type: ignore[arg-type]
+        tools=tools,  # type: ignore[arg-type]
+        bos="<s>",
+        eos="</s>",
+        now=NOW,
+        options=options,
+    )
+
+
+def test_templates_see_the_special_tokens_and_the_generation_prompt() -> None:
+    assert render("{{ bos_token }}{{ eos_token }}{{ add_generation_prompt }}") == "<s></s>True"
+
+
+def test_an_option_reaches_the_template_but_never_replaces_the_messages() -> None:
+    source = "{{ enable_thinking }} {{ messages[0].content }}"
+    messages = [{"role": "user", "content": "hi"}]
+    assert render(source, messages=messages, enable_thinking=False) == "False hi"
+    with_option = ChatTemplate(source).render(
+        messages, tools=None, bos="", eos="", now=NOW, options={"messages": [{"content": "other"}]}
+    )
+    assert with_option.endswith(" hi")
+
+
+def test_the_clock_stands_still() -> None:
+    assert render("{{ strftime_now('%Y-%m-%d %H:%M') }}") == "2025-11-29 10:02"
+
+
+def test_blocks_leave_no_white_space() -> None:
+    assert render("  {% if true %}\nx\n  {% endif %}\ny") == "x\ny"
+
+
+def test_loop_controls_work() -> None:
+    source = (
+        "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}"
+        "{{ i }}{% if i == 3 %}{% break %}{% endif %}{% endfor %}"
+    )
+    assert render(source) == "023"
+
+
+def test_the_generation_tag_passes_its_body_through() -> None:
+    source = "{% for m in messages %}[{% generation %}{{ m }}{% endgeneration %}]{% endfor %}"
+    assert render(source, messages=["a", "b"]) == "[a][b]"
+
+
+def test_a_template_can_append_to_its_own_lists() -> None:
+    assert render("{% set l = [] %}{% set _ = l.append(1) %}{{ l }}") == "[1]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", '{"b": "<ä&\'>", "a": [1]}'),
+        ("sort_keys=true", '{"a": [1], "b": "<ä&\'>"}'),
+        ("ensure_ascii=true", '{"b": "<\\u00e4&\'>", "a": [1]}'),
+        ("separators=(',', ':')", '{"b":"<ä&\'>","a":[1]}'),
+        ("indent=1", '{\n "b": "<ä&\'>",\n "a": [\n  1\n ]\n}'),
+    ],
+)
+def test_tojson_writes_json_without_html(arguments: str, expected: str) -> None:
+    assert render(
+        f"{{{{ tools[0] | tojson({arguments}) }}}}", tools=[{"b": "<ä&'>", "a": [1]}]
+    ) == (expected)
+
+
+def test_what_the_template_raises_is_the_message() -> None:
+    with pytest.raises(TemplateError) as refused:
+        render("{{ raise_exception('Roles must alternate!') }}")
+    assert refused.value.message == "Roles must alternate!"
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("source", ["{% if %}", "{{ x", "{% endfor %}", "{{ x | nofilter }}"])
+def test_a_broken_template_names_the_way_out(source: str) -> None:
+    with pytest.raises(TemplateError) as refused:
+        render(source)
+    assert "--chat-template-file" in refused.value.hint
+
+
+def test_undefined_names_print_nothing_but_have_no_attributes() -> None:
+    assert render("[{{ nothing }}]") == "[]"
+    with pytest.raises(TemplateError):
+        render("{{ nothing.at_all }}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 1 + 'a' }}",
+        "{{ 1 / 0 }}",
+        "{{ messages[3].content }}",
+        "{{ 'x'.split(1) }}",
+        "{{ nothing | tojson }}",
+        "{{ '%d' % 'x' }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
+)
+def test_a_fault_while_rendering_is_a_template_error(source: str) -> None:
+    with pytest.raises(TemplateError):
+        render(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ lipsum.__globals__ }}",
+        "{{ lipsum.__globals__['os'].popen('id').read() }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ ().__class__.__base__ }}",
+        "{{ '{0.__class__.__mro__}'.format(messages) }}",
+        "{{ ('{0.__cl' ~ 'ass__}').format_map({'0': 1}) }}{{ messages.__class__ }}",
+        "{{ raise_exception.__globals__ }}",
+        "{{ raise_exception.__code__ }}",
+        "{{ strftime_now.__self__.__class__ }}",
+        "{{ messages | attr('__class__') }}",
+        "{{ self._TemplateReference__context.__class__ }}",
+        "{{ messages.clear() }}",
+        "{{ messages[0].update({'role': 'system'}) }}",
+        "{{ messages.append.__self__ }}",
+        "{{ range(10**9) }}",
+        "{% for i in range(1000000) %}{% endfor %}",
+        "{% include '/etc/passwd' %}",
+        "{% import 'os' as os %}",
+    ],
+)
+def test_an_attack_is_refused(source: str) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    with pytest.raises(TemplateError):
+        render(source, messages=messages)
+    assert messages == [{"role": "user", "content": "hi"}]

@@ -1,0 +1,150 @@
+"""The index is a cache of the file headers: whatever happens to it, the files are found again."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sessiond.errors import StoreCorrupt
+from sessiond.store import index as index_module
+from sessiond.store.found import State
+from sessiond.store.store import Store
+from tests.store.samples import disk_bytes, file_of, files_of, fill, line, open_store, payload
+
+
+def filled(folder: Path) -> Path:
+    """A closed store with a line, a snapshot and a line of another model; the path of its index."""
+    store = open_store(folder)
+    fill(store, line(700))
+    store.put_snapshot(line(699), payload(seed=5))
+    store.close()
+    other = open_store(folder, fingerprint="model-b")
+    fill(other, line(300))
+    other.close()
+    return folder / "state" / "index.sqlite"
+
+
+def expect_all(folder: Path) -> None:
+    store = open_store(folder)
+    found = store.lookup(line(700))
+    assert (found.tokens, [s.position for s in found.snapshots]) == (700, [699])
+    assert bytes(store.read(found.snapshots[0].key)) == payload(seed=5)
+    verified = store.verify()
+    assert (verified.blocks, verified.snapshots, verified.damaged) == (5, 1, ())
+    assert verified.bytes == store.usage().bytes == disk_bytes(folder)
+    store.check_integrity()
+    store.close()
+
+
+def test_a_store_is_as_it_was_after_a_restart(tmp_path: Path) -> None:
+    filled(tmp_path)
+    expect_all(tmp_path)
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def overwrite(path: Path) -> None:
+    path.write_bytes(b"this is no database" * 100)
+
+
+def tear(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2 + 100])
+
+
+def make_older(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version=0")
+
+
+@pytest.mark.parametrize("harm", [delete, overwrite, tear, make_older])
+def test_a_lost_or_damaged_index_is_rebuilt_from_the_files(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    harm(filled(tmp_path))
+    expect_all(tmp_path)
+
+
+def test_a_newer_index_is_kept_aside_untouched(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version=7")
+    data = path.read_bytes()
+    expect_all(tmp_path)
+    assert path.with_name("index.sqlite.newer").read_bytes() == data
+
+
+def test_files_without_a_row_are_adopted_and_used_least_recently(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, line(256, 1))
+    (path,) = files_of(tmp_path)
+    data = path.read_bytes()
+    store.drop([path.name])
+    path.write_bytes(data)
+    with pytest.raises(StoreCorrupt):
+        store.check_integrity()
+    fill(store, line(256, 2))
+    assert store.reconcile().adopted == 1
+    store.check_integrity()
+    assert store.lookup(line(256, 1)).tokens == 256
+    assert [c.key for c in store._vault.index.oldest(1)] == [path.name]
+    store.close()
+
+
+def test_adopted_files_are_kept_within_the_quota(tmp_path: Path) -> None:
+    filled(tmp_path).unlink()
+    store = open_store(tmp_path, quota=4000)
+    assert disk_bytes(tmp_path) == store.usage().bytes <= 4000
+    assert store.usage().blocks + store.usage().snapshots >= 1
+    store.check_integrity()
+    store.close()
+
+
+def test_the_self_check_finds_what_does_not_add_up(tmp_path: Path, store: Store) -> None:
+    fill(store, line(700))
+    store.check_integrity()
+    path = file_of(tmp_path, store.lookup(line(700)).blocks[1].key)
+    data = path.read_bytes()
+    path.unlink()
+    with pytest.raises(StoreCorrupt, match="differ"):
+        store.check_integrity()
+    path.write_bytes(data + b"x")
+    with pytest.raises(StoreCorrupt, match="differ"):
+        store.check_integrity()
+    path.write_bytes(data)
+    store.check_integrity()
+    store._vault.used += 1
+    with pytest.raises(StoreCorrupt, match="counted"):
+        store.check_integrity()
+
+
+def test_tombstones_are_few_and_the_youngest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "TOMBSTONES", 20)
+    monkeypatch.setattr(index_module, "_SLACK", 10)
+    store = open_store(tmp_path, quota=1600)
+    for seed in range(100):
+        fill(store, line(9, seed))
+        assert store._vault.index.tombstones() <= 20 + 10
+    assert store.lookup(line(9, 98)).lost[0].reason is State.EVICTED
+    assert store.lookup(line(9, 1)).lost == ()
+    store.close()
+
+
+def test_time_never_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path, quota=3000)
+    fill(store, line(9, 1))
+    store.close()
+    monkeypatch.setattr("time.time_ns", lambda: 1)
+    store = open_store(tmp_path, quota=3000)
+    fill(store, line(9, 2))
+    fill(store, line(9, 3))
+    assert [store.lookup(line(9, seed)).tokens for seed in (1, 2, 3)] == [0, 9, 9]
+    store.close()
