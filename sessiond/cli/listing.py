@@ -34,7 +34,7 @@ def list_sessions(as_json: AsJson = False, url: Url = None) -> None:
     """
     with Client(url) as client:
         sessions = together(client.sessions())
-        daemon = client.endpoint.url
+        daemon = "the daemon's address, then " if client.endpoint.socket else client.endpoint.url
     if as_json:
         print_json({"sessions": [asdict(session) for session in sessions]})
     elif sessions:

@@ -40,7 +40,7 @@ def serve(**values: Any) -> None:
     config.model.required_path()
     from sessiond.daemon import serve as run
 
-    run(config)
+    raise typer.Exit(run(config))
 
 
 def settings() -> Iterator[tuple[str, FieldInfo, object]]:

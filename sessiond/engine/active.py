@@ -44,6 +44,14 @@ class ActiveRun:
         ends = [at for at in self.run.captures if at > start]
         return start, min([*ends, len(self.run.prompt)])
 
+    def spent(self, began: float) -> None:
+        """Count the engine's time since `began` (monotonic seconds)."""
+        elapsed = (time.monotonic() - began) * 1e3
+        if self.decoding:
+            self.decode_ms += elapsed
+        else:
+            self.prefill_ms += elapsed
+
     def report_progress(self) -> None:
         run = self.run
         elapsed = (time.monotonic() - self._started) * 1e3

@@ -1,10 +1,11 @@
 """How the state of a sequence is cut into blocks and snapshots and put together again.
 
-A block is the position-addressable part of some consecutive tokens. It travels through the mover, a
-sequence that is emptied of recurrent state first: `seq_cp` on recurrent memory ignores the range, so a
-block would carry the whole state otherwise. On sliding-window memory the window stands at the end of
-the exported bytes; it is cut off and replaced by the empty one. A snapshot is the part that cannot be
-truncated. After the blocks a snapshot must follow, since importing a block clears the recurrent state.
+A block is the position-addressable part of some consecutive tokens. It travels through the mover,
+a sequence that is emptied of recurrent state first: `seq_cp` on recurrent memory ignores the range,
+so a block would carry the whole state otherwise. On sliding-window memory the window stands at the
+end of the exported bytes; it is cut off and replaced by the empty one. A snapshot is the part that
+cannot be truncated. After the blocks a snapshot must follow, since importing a block clears the
+recurrent state.
 
 Measured on llama.cpp 0c1e57098: logits after a restore are bit-identical on all memory kinds.
 """
@@ -17,7 +18,7 @@ from sessiond.engine.context import Context, Payload
 from sessiond.engine.memory import Memory
 from sessiond.errors import RestoreRefused
 
-_HEADER = 8
+HEADER = 8
 """Bytes before the state proper in llama.cpp's sequence state."""
 
 
@@ -54,7 +55,7 @@ class StateCodec:
         try:
             if not context.set_state(mover, payload, partial=False):
                 raise RestoreRefused("llama.cpp did not accept a block.")
-            if context.pos_max(mover) >= upto and not context.seq_rm(mover, upto, -1):
+            if not context.seq_rm(mover, upto, -1):
                 raise RestoreRefused(f"A block could not be trimmed to {upto} tokens.")
             context.seq_cp(mover, seq, -1, -1)
         finally:
@@ -86,7 +87,7 @@ class StateCodec:
     def fork(self, source: int, target: int, position: int) -> None:
         """Give `target` the cells of `source` up to `position`, shared, not copied.
 
-        With a window, `target` gets window cells of its own: cells with two owners are never reused.
+        With a window, `target` gets a window of its own: cells with two owners are never reused.
         Raises RestoreRefused where `source` cannot be cut there without a snapshot.
         """
         self._context.seq_rm(target, -1, -1)
@@ -139,7 +140,10 @@ class StateCodec:
         return self._context.get_state(seq, partial=False)
 
     def import_whole(self, payload: Payload, seq: int, position: int) -> None:
-        """Restore a whole blob that was exported at `position`. Raises RestoreRefused; `seq` is then empty."""
+        """Restore a whole blob that was exported at `position`.
+
+        Raises RestoreRefused; `seq` is then empty.
+        """
         self._context.seq_rm(seq, -1, -1)
         if not self._context.set_state(seq, payload, partial=False):
             self._refuse(seq, "llama.cpp did not accept a state.")
@@ -149,9 +153,9 @@ class StateCodec:
     def _without_window(self, block: Payload) -> Payload:
         if self._nothing is None or not self._memory.n_swa:
             return block
-        partial = self._context.state_size(self._mover, partial=True) - _HEADER
+        partial = self._context.state_size(self._mover, partial=True) - HEADER
         base = np.frombuffer(block, np.uint8)[: len(block) - partial]
-        nothing = np.frombuffer(self._nothing, np.uint8)[_HEADER:]
+        nothing = np.frombuffer(self._nothing, np.uint8)[HEADER:]
         return np.concatenate((base, nothing)).data
 
     def _refuse(self, seq: int, why: str) -> None:

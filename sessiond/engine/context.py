@@ -28,7 +28,7 @@ class BatchRow:
 class ModelInfo:
     """Facts read once at load. `tokenizer` is a digest of the vocabulary.
 
-    `n_ctx_train` is the trained length in tokens, `n_ctx_orig` the one before rope scaling (0: none).
+    `n_ctx_train` is the trained length in tokens, `n_ctx_orig` that before rope scaling (0: none).
     """
 
     name: str
@@ -87,8 +87,9 @@ class Context(Protocol):
     def memory(self) -> Memory: ...
 
     def decode(self, tokens: Tokens, start: int, seq: int, *, logits: bool) -> None:
-        """Evaluate tokens of one sequence at positions start, start + 1, …; logits of the last on demand.
+        """Evaluate at most n_batch tokens of one sequence at positions start, start + 1, …
 
+        `logits` asks for those of the last token.
         Raises PoolFull (nothing changed) or DecodeFailed (clear everything).
         """
         ...
@@ -98,7 +99,10 @@ class Context(Protocol):
         ...
 
     def logits(self, row: int) -> npt.NDArray[np.float32]:
-        """Logits of a batch row of the last decode, shape (n_vocab,); row -1 is the last. Valid until the next decode."""
+        """Logits of a batch row of the last decode, shape (n_vocab,); row -1 is the last.
+
+        Valid until the next decode.
+        """
         ...
 
     def sampler(self, sampling: Sampling, history: Tokens) -> Sampler:
@@ -118,7 +122,7 @@ class Context(Protocol):
     def state_size(self, seq: int, *, partial: bool) -> int: ...
 
     def get_state(self, seq: int, *, partial: bool) -> Payload:
-        """A new buffer. `partial` is the part that cannot be truncated (recurrent state, window)."""
+        """A new buffer. `partial`: only what cannot be truncated (recurrent state, window)."""
         ...
 
     def set_state(self, seq: int, payload: Payload, *, partial: bool) -> bool: ...

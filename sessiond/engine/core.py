@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from sessiond.engine.active import ActiveRun, Emit
 from sessiond.engine.codec import StateCodec
 from sessiond.engine.context import BatchRow, Context, Model, Payload
@@ -20,7 +22,7 @@ from sessiond.engine.logprobs import logprob
 from sessiond.engine.memory import Tokens, as_tokens
 from sessiond.engine.run import Run
 from sessiond.engine.sequence import Owner, Sequence, SequenceView
-from sessiond.errors import PoolFull
+from sessiond.errors import EngineError, PoolFull, RestoreRefused
 
 FREEZE_SPARES = 2
 SPARES = FREEZE_SPARES + 2
@@ -79,7 +81,15 @@ class EngineCore:
     # --- runs
 
     def start(self, run: Run, emit: Emit) -> ActiveRun:
-        active = ActiveRun(run, self.sequences[run.seq], self.model, emit)
+        """Raises EngineError unless `run.seq` holds a beginning of the prompt that leaves logits
+        to be computed; nothing has changed then.
+        """
+        sequence = self.sequences[run.seq]
+        if not np.array_equal(sequence.tokens, run.prompt[: len(sequence)]):
+            raise EngineError(f"Sequence {run.seq} does not hold the beginning of the prompt.")
+        if len(sequence) == len(run.prompt) and run.ending.max_tokens != 0:
+            raise EngineError("There is no token to evaluate, so there are no logits.")
+        active = ActiveRun(run, sequence, self.model, emit)
         self._active.append(active)
         return active
 
@@ -130,27 +140,24 @@ class EngineCore:
         Raises RestoreRefused, or what `payloads` raises; the sequence is then empty.
         """
         sequence = self.sequences[landing.seq]
+        source, shared = landing.source, landing.keep
+        in_place = source == landing.seq
+        if in_place:
+            source, shared = sequence.shares_with, min(sequence.shared, landing.keep)
         try:
             self._fetch(landing, payloads)
         except BaseException:
-            self.context.seq_rm(landing.seq, -1, -1)
-            sequence.replace(as_tokens([]))
+            self.drop(landing.seq)
             raise
-        in_place = landing.source == landing.seq
-        shared = (
-            sequence.shared if in_place else (landing.keep if landing.source is not None else 0)
-        )
-        source = sequence.shares_with if in_place else landing.source
         sequence.replace(tokens[: landing.position], landing.owner)
         if source is not None:
-            sequence.shares_with, sequence.shared = source, min(shared, landing.position)
+            sequence.shares_with, sequence.shared = source, shared
+        self._unshare(landing.seq, landing.keep if in_place else 0)
 
     def drop(self, seq: int) -> None:
         self.context.seq_rm(seq, -1, -1)
         self.sequences[seq].replace(as_tokens([]))
-        for other in self.sequences:
-            if other.shares_with == seq:
-                other.shares_with, other.shared = None, 0
+        self._unshare(seq, 0)
 
     def export_block(self, seq: int, epoch: int, start: int, stop: int) -> Payload | None:
         """None if the sequence was changed before its end since its view was taken."""
@@ -189,10 +196,16 @@ class EngineCore:
             owner=sequence.owner,
         )
 
+    def _unshare(self, seq: int, kept: int) -> None:
+        """Of the cells of `seq` only [0, kept) are still there for its forks to share."""
+        for other in self.sequences:
+            if other.shares_with == seq:
+                other.shared = min(other.shared, kept)
+
     def _fetch(self, landing: Landing, payloads: Iterator[Payload]) -> None:
         codec, seq = self.codec, landing.seq
         if landing.whole:
-            codec.import_whole(next(payloads), seq, landing.position)
+            codec.import_whole(_next(payloads), seq, landing.position)
             return
         if landing.source is None:
             self.context.seq_rm(seq, -1, -1)
@@ -203,10 +216,10 @@ class EngineCore:
         else:
             codec.fork(landing.source, seq, landing.position)
         for block in landing.blocks:
-            codec.import_block(next(payloads), seq, upto=block.upto)
+            codec.import_block(_next(payloads), seq, upto=block.upto)
         if landing.snapshot:
-            codec.import_snapshot(next(payloads), seq, landing.position)
-        elif landing.blocks and not codec.stands_at(seq, landing.position):
+            codec.import_snapshot(_next(payloads), seq, landing.position)
+        elif not codec.stands_at(seq, landing.position):
             codec.rewind(seq, landing.position)
 
     def _decode(self, runs: list[ActiveRun]) -> None:
@@ -226,10 +239,7 @@ class EngineCore:
             return
         for row, run in enumerate(runs):
             run.sequence.append(as_tokens([run.pending]))
-            self._sample(run, row)
-        elapsed = (time.monotonic() - began) * 1e3
-        for run in runs:
-            run.decode_ms += elapsed
+            self._sample(run, row, began)
 
     def _prefill(self, active: ActiveRun) -> None:
         began = time.monotonic()
@@ -246,30 +256,25 @@ class EngineCore:
         active.sequence.append(run.prompt[start:stop])
         if stop in run.captures:
             self._capture(active.sequence)
+        if last and run.ending.max_tokens != 0:
+            self._sample(active, -1, began)
+            return
+        active.spent(began)
         if last:
-            self._begin_sampling(active, began)
+            self._end(active, "length")
         else:
-            active.prefill_ms += (time.monotonic() - began) * 1e3
             active.report_progress()
 
-    def _begin_sampling(self, active: ActiveRun, began: float) -> None:
+    def _sample(self, active: ActiveRun, row: int, began: float) -> None:
+        """`began`: monotonic seconds at which the decode was started that `row` belongs to."""
         run = active.run
-        if run.ending.max_tokens == 0:
-            active.prefill_ms += (time.monotonic() - began) * 1e3
-            self._end(active, "length")
-            return
-        active.sampler = self.context.sampler(run.sampling, run.prompt)
-        self._sample(active, -1, began)
-
-    def _sample(self, active: ActiveRun, row: int, prefill_began: float | None = None) -> None:
-        assert active.sampler is not None
+        if active.sampler is None:
+            active.sampler = self.context.sampler(run.sampling, run.prompt)
         token = active.sampler.sample(row)
         detail = None
-        if active.run.logprobs is not None:
-            logits = self.context.logits(row)
-            detail = logprob(logits, token, active.run.logprobs, self.model)
-        if prefill_began is not None:
-            active.prefill_ms += (time.monotonic() - prefill_began) * 1e3
+        if run.logprobs is not None:
+            detail = logprob(self.context.logits(row), token, run.logprobs, self.model)
+        active.spent(began)
         reason = active.take(token, detail)
         if reason:
             self._end(active, reason)
@@ -302,3 +307,10 @@ class EngineCore:
         finally:
             self._spares.append(spare)
         self.captures.engine_ms += (time.monotonic() - began) * 1e3
+
+
+def _next(payloads: Iterator[Payload]) -> Payload:
+    payload = next(payloads, None)
+    if payload is None:
+        raise RestoreRefused("A payload is missing.")
+    return payload

@@ -26,7 +26,7 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Prefill so far: `processed` of `total` prompt tokens are in the context, `cached` of them reused."""
+    """Prefill so far: `processed` of `total` prompt tokens are there, `cached` of them reused."""
 
     total: int
     cached: int
@@ -36,7 +36,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Whole characters only; may be empty while a character or a possible stop string is incomplete."""
+    """Whole characters only; empty while a character or a possible stop string is incomplete."""
 
     text: str
     tokens: tuple[int, ...]

@@ -1,9 +1,10 @@
-"""A model and a context without llama.cpp: deterministic tokens, byte-string state, every memory kind.
+"""A model and a context without llama.cpp: deterministic tokens, byte-string state, all kinds.
 
-What it answers depends on all the state a sequence holds: every cell, the window, the recurrent state. A
-missing, foreign or stale part changes the reply, so a wrong restore shows itself. It follows llama.cpp
-where it matters: `seq_cp` ignores the range on recurrent memory, `seq_rm` of a recurrent tail fails
-without change, importing cells clears the recurrent state, and cells of a window are bounded.
+What it answers depends on all the state a sequence holds: every cell, the window, the recurrent
+state. A missing, foreign or stale part changes the reply, so a wrong restore shows itself. It
+follows llama.cpp where it matters: `seq_cp` ignores the range on recurrent memory, `seq_rm` of a
+recurrent tail fails without change, importing cells clears the recurrent state, cells of a window
+are bounded, and a refused state leaves the sequence empty.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -146,6 +147,8 @@ class FakeContext:
 
     def decode(self, tokens: Tokens, start: int, seq: int, *, logits: bool) -> None:
         last = len(tokens) - 1
+        if len(tokens) > self._n_batch:
+            raise AssertionError(f"{len(tokens)} tokens in a batch of {self._n_batch}")
         self.decode_rows(
             [
                 BatchRow(int(token), start + index, seq, logits and index == last)
@@ -193,10 +196,10 @@ class FakeContext:
             other.state = one.state
 
     def pos_min(self, seq: int) -> int:
-        return min(self._positions(seq), default=-1)
+        return max(min(positions, default=-1) for positions in self._positions(seq))
 
     def pos_max(self, seq: int) -> int:
-        return max(self._positions(seq), default=-1)
+        return min(max(positions, default=-1) for positions in self._positions(seq))
 
     def state_size(self, seq: int, *, partial: bool) -> int:
         return len(self.get_state(seq, partial=partial))
@@ -205,25 +208,29 @@ class FakeContext:
         sequence = self._sequences[seq]
         tail = b""
         if self.memory.n_swa:
-            tail += _pack(sequence.window)
+            first = self.memory.window_start(max(sequence.window, default=-1) + 1)
+            tail += _pack({at: v for at, v in sequence.window.items() if at >= first})
         if self.memory.recurrent:
             tail += _pack(dict([sequence.state] if sequence.state else []))
         if partial and self.memory.needs_snapshot:
-            return memoryview(bytearray(b"FAKESTAT" + tail))
-        return memoryview(bytearray(b"FAKESTAT" + _pack(sequence.cells) + tail))
+            return memoryview(bytearray(_header(self.memory) + tail))
+        return memoryview(bytearray(_header(self.memory) + _pack(sequence.cells) + tail))
 
     def set_state(self, seq: int, payload: Payload, *, partial: bool) -> bool:
-        raw = bytes(payload)
-        if raw[:8] != b"FAKESTAT":
+        memory = self.memory
+        parts = _unpack(bytes(payload), _header(memory))
+        whole = not (partial and memory.needs_snapshot)
+        if parts is None or len(parts) != whole + (memory.n_swa > 0) + memory.recurrent:
+            self._sequences[seq] = _Sequence()
             return False
-        parts, sequence = _unpack(raw[8:]), self._sequences[seq]
-        if not (partial and self.memory.needs_snapshot):
+        sequence = self._sequences[seq]
+        if whole:
             self._sequences[seq] = sequence = _Sequence(cells=parts.pop(0))
-        if self.memory.n_swa:
+        if memory.n_swa:
             window = parts.pop(0)
             if window:
                 sequence.window = window
-        if self.memory.recurrent:
+        if memory.recurrent:
             state = parts.pop(0)
             sequence.state = next(iter(state.items()), None)
         return True
@@ -256,14 +263,23 @@ class FakeContext:
         state = sequence.state[1] if sequence.state else 0
         return _mix(sum(sequence.cells.values()) & _MASK, window & _MASK, state, position)
 
-    def _positions(self, seq: int) -> Iterable[int]:
-        sequence = self._sequences[seq]
-        if self.memory.recurrent:
-            return [sequence.state[0]] if sequence.state else list(sequence.cells)
-        return sequence.window if self.memory.n_swa and sequence.window else sequence.cells
+    def _positions(self, seq: int) -> list[Collection[int]]:
+        """For each part of the memory those it holds; llama.cpp tells what all parts agree on."""
+        sequence, memory = self._sequences[seq], self.memory
+        parts: list[Collection[int]] = []
+        if memory.has_blocks:
+            parts.append(sequence.window if memory.n_swa else sequence.cells)
+        if memory.recurrent:
+            parts.append([sequence.state[0]] if sequence.state else [])
+        return parts
 
     def _cells_used(self) -> int:
         return len({item for sequence in self._sequences for item in sequence.cells.items()})
+
+
+def _header(memory: Memory) -> bytes:
+    """Eight bytes, like llama.cpp's; other kinds have others."""
+    return f"FAKE{memory.kind:.3}{'w' if memory.n_swa else '-'}".encode()
 
 
 def _pack(cells: dict[int, int]) -> bytes:
@@ -271,10 +287,14 @@ def _pack(cells: dict[int, int]) -> bytes:
     return len(body).to_bytes(4, "little") + body
 
 
-def _unpack(raw: bytes) -> list[dict[int, int]]:
-    parts = []
+def _unpack(raw: bytes, header: bytes) -> list[dict[int, int]] | None:
+    """None for bytes that no context of this kind wrote."""
+    parts, raw = [], raw.removeprefix(header) if raw.startswith(header) else b"?"
     while raw:
         size = int.from_bytes(raw[:4], "little")
-        parts.append({int(at): int(value) for at, value in json.loads(raw[4 : 4 + size])})
+        try:
+            parts.append({int(at): int(value) for at, value in json.loads(raw[4 : 4 + size])})
+        except ValueError:
+            return None
         raw = raw[4 + size :]
     return parts

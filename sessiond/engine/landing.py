@@ -20,9 +20,9 @@ class BlockImport:
 class Landing:
     """Make `seq` hold exactly the first `position` tokens of a prompt.
 
-    `source` is the sequence whose cells [0, keep) are used, None for none; it may be `seq` itself, which
-    then is rewound in place. Then come the blocks in order, then the snapshot or whole state named by
-    `snapshot` (its payload is the last one), if the memory needs it there.
+    `source` is the sequence whose cells [0, keep) are used, None for none; it may be `seq` itself,
+    which then is rewound in place. Then come the blocks in order, then the snapshot or whole state
+    named by `snapshot` (its payload is the last one), if the memory needs it there.
     """
 
     seq: int

@@ -54,7 +54,7 @@ class LlamaModel:
     def __init__(
         self, settings: ContextSettings, progress: Callable[[float], None] | None = None
     ) -> None:
-        """Blocks until loaded; `progress` gets 0.0-1.0. Raises ConfigError if it cannot be loaded."""
+        """Blocks until loaded; `progress` gets 0.0-1.0. Raises ConfigError if that fails."""
         params = C.llama_model_default_params()
         params.n_gpu_layers = settings.n_gpu_layers
         self._on_progress = C.llama_progress_callback(_reporter(progress))
@@ -157,7 +157,7 @@ class LlamaContext:
     """One context whose sequences share one pool of cells. Engine thread only."""
 
     def __init__(self, model: LlamaModel, settings: ContextSettings) -> None:
-        """Raises ConfigError when llama.cpp refuses the settings, EngineError when memory is short."""
+        """Raises ConfigError for settings llama.cpp refuses, EngineError when memory is short."""
         if settings.type_v not in ("f32", "f16", "bf16") and not settings.flash_attn:
             raise ConfigError(
                 f"type_v {settings.type_v} needs flash attention.",
@@ -176,8 +176,9 @@ class LlamaContext:
             )
         self._handle = handle
         self._memory = C.llama_get_memory(handle)
-        self._batch = _Batch(settings.n_batch)
         self._n_ctx = int(C.llama_n_ctx(handle))
+        self._n_batch = int(C.llama_n_batch(handle))
+        self._batch = _Batch(self._n_batch)
 
     @property
     def n_ctx(self) -> int:
@@ -189,7 +190,7 @@ class LlamaContext:
 
     @property
     def n_batch(self) -> int:
-        return int(self._params.n_batch)
+        return self._n_batch
 
     @property
     def memory(self) -> Memory:
@@ -238,7 +239,7 @@ class LlamaContext:
         read = C.llama_state_seq_set_data_ext(
             self._handle, _pointer(data), len(data), seq, _PARTIAL if partial else 0
         )
-        return bool(read == len(data))
+        return bool(read == len(data) > 0)
 
     def clear(self) -> None:
         C.llama_memory_clear(self._memory, True)
@@ -322,7 +323,8 @@ def _context_params(settings: ContextSettings) -> Any:
     params = C.llama_context_default_params()
     threads = settings.threads or physical_cores()
     params.n_ctx, params.n_seq_max = settings.n_ctx, settings.n_seq_max
-    params.n_batch, params.n_ubatch = settings.n_batch, settings.n_ubatch
+    params.n_batch = max(settings.n_batch, settings.n_seq_max)  # a row for every sequence
+    params.n_ubatch = settings.n_ubatch
     params.n_threads = params.n_threads_batch = threads
     params.type_k, params.type_v = KV_TYPES[settings.type_k], KV_TYPES[settings.type_v]
     params.flash_attn_type = int(settings.flash_attn)
@@ -331,7 +333,13 @@ def _context_params(settings: ContextSettings) -> Any:
     return params
 
 
-_CONTEXT_FIXED = frozenset({"kv_unified", "swa_full", "n_rs_seq", "n_seq_max"})
+_FIXED = frozenset(
+    {"kv_unified", "swa_full", "n_rs_seq", "n_seq_max", "ctx_type", "embeddings", "vocab_only"}
+)
+_OWN_KEYS = {
+    name: f"model.{name}"
+    for name in ("n_ctx", "n_batch", "n_ubatch", "n_gpu_layers", "type_k", "type_v")
+} | {"n_threads": "model.threads", "flash_attn_type": "model.flash_attn"}
 
 
 def _apply(params: Any, extra: Mapping[str, object]) -> list[object]:
@@ -342,20 +350,29 @@ def _apply(params: Any, extra: Mapping[str, object]) -> list[object]:
     kept: list[object] = []
     known = {name: kind for name, kind in params._fields_}
     for name, value in extra.items():
-        if name in _CONTEXT_FIXED:
-            raise ConfigError(f"model.extra.{name} is fixed by sessiond.", param="model.extra")
+        _refuse_fixed(name)
         if name not in known:
             continue
         try:
             if name == "tensor_split" and isinstance(value, (list, tuple)):
                 value = (ctypes.c_float * 128)(*value)
             setattr(params, name, value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, IndexError) as error:
             raise ConfigError(
                 f"model.extra.{name} = {value!r}: {error}.", param=f"model.extra.{name}"
             ) from error
         kept.append(value)
     return kept
+
+
+def _refuse_fixed(name: str) -> None:
+    param = f"model.extra.{name}"
+    if name in _FIXED:
+        raise ConfigError(f"{param} is fixed by sessiond.", hint="Remove it.", param=param)
+    if name in _OWN_KEYS:
+        raise ConfigError(
+            f"{param} has a key of its own.", hint=f"Set {_OWN_KEYS[name]}.", param=param
+        )
 
 
 def known_extra(name: str) -> bool:

@@ -1,23 +1,26 @@
 """Whether a model's memory obeys the state codec, found out in a child process.
 
-Some architectures assert inside `seq_cp`: an abort must not take the daemon with it. The child cuts a
-short state into blocks and a snapshot, puts it together in a fresh context and compares logits and
-bytes. `python -m sessiond.engine.probe` reads settings as JSON on stdin and answers one JSON line.
+Some architectures assert inside `seq_cp`: an abort must not take the daemon with it. The child cuts
+a short state into blocks and a snapshot, puts it together in a fresh context and compares logits
+and bytes. `python -m sessiond.engine.probe` reads settings as JSON on stdin and answers one JSON
+line.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from sessiond.engine.codec import StateCodec
+from sessiond.engine.codec import HEADER, StateCodec
 from sessiond.engine.context import Context, Payload
 from sessiond.engine.memory import Tokens, as_tokens
 from sessiond.engine.settings import ContextSettings
@@ -34,8 +37,8 @@ _TOLERANCE = 0.01
 class Verdict:
     """`codec` is "blocks", or "whole" with the reason in `detail`.
 
-    Sizes for planning: `token_bytes` per token in blocks, `snapshot_bytes` of one sequence without a
-    window, `window_token_bytes` per token of the window on top.
+    Sizes for planning: `token_bytes` per token in blocks, `snapshot_bytes` of one sequence without
+    a window, `window_token_bytes` per token of the window on top.
     """
 
     codec: Literal["blocks", "whole"]
@@ -49,7 +52,7 @@ def probe(settings: ContextSettings, timeout: float = 600.0) -> Verdict:
     """Blocks for as long as loading the model takes, plus a few small evaluations."""
     request = asdict(settings) | {"model": str(settings.model)}
     try:
-        child = subprocess.run(  # noqa: S603
+        child = subprocess.run(
             [sys.executable, "-m", "sessiond.engine.probe"],
             input=json.dumps(request, default=str),
             capture_output=True,
@@ -58,11 +61,29 @@ def probe(settings: ContextSettings, timeout: float = 600.0) -> Verdict:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Verdict("whole", f"the self-test did not end within {timeout:.0f} s", 0, 0, 0)
+        return _untested(f"the self-test did not end within {timeout:.0f} s")
+    except OSError as error:
+        return _untested(f"the self-test could not be started: {error}")
     if child.returncode:
-        lines = child.stderr.strip().splitlines() or [f"exit status {child.returncode}"]
-        return Verdict("whole", f"the self-test died: {lines[-1][:200]}", 0, 0, 0)
-    return Verdict(**json.loads(child.stdout.splitlines()[-1]))
+        return _untested(f"the self-test died: {_last_words(child)}")
+    try:
+        return Verdict(**json.loads(child.stdout.splitlines()[-1]))
+    except (IndexError, TypeError, ValueError):
+        return _untested("the self-test gave no answer")
+
+
+def _untested(why: str) -> Verdict:
+    return Verdict("whole", why, 0, 0, 0)
+
+
+def _last_words(child: subprocess.CompletedProcess[str]) -> str:
+    """What llama.cpp asserted, else the last line, with the signal if there was one."""
+    lines = child.stderr.strip().splitlines()
+    asserted = [line for line in lines if "GGML_ASSERT" in line or "GGML_ABORT" in line]
+    words = (asserted or lines or [""])[-1][:200]
+    code = child.returncode
+    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    return f"{words} ({how})" if words else how
 
 
 def examine(first: Context, second: Context, n_vocab: int) -> Verdict:
@@ -82,15 +103,18 @@ def examine(first: Context, second: Context, n_vocab: int) -> Verdict:
 
 
 def _export(context: Context, codec: StateCodec, seq: int) -> tuple[list[Payload], Payload | None]:
-    spans = list(zip(_CUTS, _CUTS[1:], strict=False)) if context.memory.has_blocks else []
+    spans = list(pairwise(_CUTS)) if context.memory.has_blocks else []
     blocks = [codec.export_block(seq, start, stop) for start, stop in spans]
     return blocks, codec.export_snapshot(seq) if context.memory.needs_snapshot else None
 
 
 def _layout_problem(context: Context) -> str:
-    whole = context.get_state(_LINE, partial=False)
-    partial = context.get_state(_LINE, partial=True)
-    if context.memory.needs_snapshot and bytes(whole[-(len(partial) - 8) :]) != bytes(partial[8:]):
+    """Blocks are cut off before the snapshot where there is a window."""
+    if not context.memory.n_swa:
+        return ""
+    whole = bytes(context.get_state(_LINE, partial=False))
+    partial = bytes(context.get_state(_LINE, partial=True))
+    if not whole.endswith(partial[HEADER:]):
         return "the snapshot does not stand at the end of the whole state"
     return ""
 

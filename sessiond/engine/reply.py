@@ -6,7 +6,10 @@ import codecs
 
 
 class ReplyText:
-    """The visible text of one reply. Feed it pieces in order; what it returns can be sent at once."""
+    """The visible text of one reply. Feed it pieces in order; send what it returns at once.
+
+    The stop string that is complete first ends the text, however the bytes were cut into pieces.
+    """
 
     def __init__(self, stop: tuple[str, ...] = ()) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -33,7 +36,7 @@ class ReplyText:
         pending = self._held + text
         found = [(at, stop) for stop in self._stop if (at := pending.find(stop)) >= 0]
         if found:
-            at, self.stopped_by = min(found, key=lambda hit: (hit[0], -len(hit[1])))
+            at, self.stopped_by = min(found, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
             visible, self._held = pending[:at], ""
         else:
             keep = 0 if final else self._possible_stop(pending)

@@ -12,9 +12,9 @@ from sessiond.engine.sampling import Ending, Sampling
 class Run:
     """Evaluate `prompt` from position `start` (the cells of `seq` hold the rest), then sample.
 
-    Prefill chunks end exactly at `boundaries`; at those in `captures` the state is frozen.
-    `max_tokens` 0 evaluates the prompt and samples nothing. `limit` is the most positions of one line.
-    `logprobs` is the number of alternatives per token, None for none.
+    Prefill chunks end exactly at the positions in `captures`, where the state is frozen.
+    `max_tokens` 0 evaluates the prompt and samples nothing. `limit` is the most positions of one
+    line. `logprobs` is the number of alternatives per token, None for none.
     """
 
     seq: int

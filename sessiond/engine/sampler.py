@@ -13,7 +13,7 @@ _RANDOM_SEED = 0xFFFFFFFF
 
 
 class ChainSampler:
-    """Logit bias, penalties, top-k, top-p, min-p, temperature, then the draw: llama-server's order."""
+    """Logit bias, penalties, top-k, top-p, min-p, temperature, the draw: llama-server's order."""
 
     def __init__(self, context: Any, vocab: Any, sampling: Sampling, history: Tokens) -> None:
         self._context = context

@@ -12,7 +12,7 @@ from sessiond.engine.memory import Tokens
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose line a sequence holds: a session's id and the first turn of the line. Opaque to the engine."""
+    """Whose line a sequence holds: a session's id and the line's first turn. Opaque here."""
 
     session: str
     root: int
@@ -22,8 +22,8 @@ class Owner:
 class SequenceView:
     """A consistent picture of one sequence between two steps.
 
-    `epoch` changes whenever tokens before the end are replaced; appending keeps it. `window_start` is
-    the first position whose window cells are there. `last_used` is monotonic seconds.
+    `epoch` changes whenever tokens before the end are replaced; appending keeps it. `window_start`
+    is the first position whose window cells are there. `last_used` is monotonic seconds.
     """
 
     seq: int
@@ -53,7 +53,7 @@ class Sequence:
 
     @property
     def tokens(self) -> Tokens:
-        """A view that stays valid: the buffer is replaced, not overwritten, when history changes."""
+        """A view that stays valid: when history changes the buffer is replaced, not overwritten."""
         return self._buffer[: self._length]
 
     def append(self, tokens: Tokens) -> None:

@@ -1,4 +1,4 @@
-"""The llama.cpp settings sessiond uses, all explicit: some of llama.cpp's defaults hide problems."""
+"""The llama.cpp settings sessiond uses, all explicit: some of its defaults hide problems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ KV_TYPES: Mapping[str, int] = {
 class ContextSettings:
     """`n_ctx` tokens for all sequences together, `n_batch` and `n_ubatch` tokens per decode.
 
-    `threads` 0: the physical cores. `extra` are further llama.cpp model or context parameters by name.
+    `threads` 0: the physical cores. `extra` are further parameters of llama.cpp's model or context
+    by name.
     """
 
     model: Path

@@ -1,4 +1,4 @@
-"""The one thread that touches the llama context: commands in through a queue, events out to asyncio."""
+"""The one thread that touches the llama context: commands in by a queue, events out to asyncio."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 from sessiond.engine.active import ActiveRun
@@ -27,7 +28,7 @@ Sink = Callable[[Progress | Delta], None]
 
 
 class Engine:
-    """Start it once on a running event loop. Methods are called from that loop, unless said otherwise."""
+    """Start it once on a running event loop. Call its methods from there, unless said otherwise."""
 
     def __init__(self, load: Loader) -> None:
         """`load` runs on the engine thread and may take minutes."""
@@ -55,7 +56,7 @@ class Engine:
 
     @property
     def core(self) -> EngineCore:
-        """For `call` and for facts that never change. Raises EngineError before the model is loaded."""
+        """For `call`, and for facts that never change. Raises EngineError until loading is done."""
         if self._core is None:
             raise EngineError("The model is not loaded.")
         return self._core
@@ -83,9 +84,16 @@ class Engine:
     async def run(self, run: Run, sink: Sink) -> RunHandle:
         """Begin a run. `sink` is called on the event loop with Progress and Delta, in order."""
         handle = RunHandle(self, run.seq, sink)
-        handle.active = await self.call(
-            lambda core: core.start(run, lambda event: self._post(handle.deliver, event))
-        )
+
+        def begin(core: EngineCore) -> None:
+            handle.active = core.start(run, lambda event: self._post(handle.deliver, event))
+
+        try:
+            await self.call(begin)
+        except asyncio.CancelledError:
+            with suppress(EngineError):
+                self._submit(handle.cancel)  # `begin` may still be in the queue before it
+            raise
         return handle
 
     async def go_on(self, seq: int) -> None:
@@ -119,8 +127,7 @@ class Engine:
             self._wake.notify()
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
-        assert self._loop is not None
-        if not self._loop.is_closed():
+        if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _main(self) -> None:
@@ -129,6 +136,7 @@ class Engine:
             self._core = EngineCore(model, context)
         except BaseException as error:
             self._post(_fail, self._loaded, error)
+            self._abandon()
             return
         self._post(_resolve, self._loaded, None)
         try:
@@ -138,6 +146,14 @@ class Engine:
             close = getattr(model, "close", None)
             if close:
                 close()
+
+    def _abandon(self) -> None:
+        """Nothing was loaded: what waits and what still comes fails with EngineError."""
+        with self._wake:
+            self._stopping = True
+            waiting, self._commands = self._commands, deque()
+        for command in waiting:
+            command()
 
     def _serve(self, core: EngineCore) -> None:
         while True:

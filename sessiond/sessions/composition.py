@@ -1,15 +1,15 @@
-"""From a request to the tokens of its prompt: the ledger's for what is known, new ones for the rest."""
+"""From a request to the tokens of its prompt: the ledger's for what is known, else new ones."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
 
 from sessiond.engine.memory import Tokens, as_tokens, common_prefix
 from sessiond.sessions.prompt import PromptRenderer
-from sessiond.sessions.transcript import Content, Text
+from sessiond.sessions.transcript import Content, Message, Text
 from sessiond.sessions.tree import SessionTree, Turn
 
 _NOTHING = as_tokens([])
@@ -19,8 +19,8 @@ _NOTHING = as_tokens([])
 class Composition:
     """`prompt` is the parent's path up to `kept` and then the turn's own tokens.
 
-    `content` is what is new. `known` are the tokens that were evaluated before for the same words, for
-    saying what was lost; `known_turn` brought them.
+    `content` is what is new. `known` are the tokens that were evaluated before for the same words,
+    for saying what was lost; `known_turn` brought them. There are none of another vocabulary.
     """
 
     parent: int | None
@@ -42,11 +42,12 @@ def compose(
     match = tree.match(content)
     new = match.rest(content)
     twin = tree.twin(match, content)
-    base = _path_tokens(tree, match.turn, tokenizer)
-    if twin is not None and twin.tokenizer == tokenizer and base is not None:
-        prompt = np.concatenate((base[: twin.kept], twin.prompt_tokens))
-        return Composition(match.turn, twin.kept, prompt, new, tree.path_tokens(twin.number), twin)
+    again = _path_tokens(tree, twin.number, tokenizer) if twin is not None else None
+    if twin is not None and again is not None:
+        prompt = again[: len(again) - len(twin.reply_tokens)]
+        return Composition(match.turn, twin.kept, prompt, new, again, twin)
     known_turn = tree[match.turn] if match.turn is not None else None
+    base = _path_tokens(tree, match.turn, tokenizer)
     prompt = _extended(content, match.matched_messages, new, base, renderer, now)
     kept = common_prefix(prompt, base) if base is not None else 0
     return Composition(
@@ -55,11 +56,15 @@ def compose(
 
 
 def _path_tokens(tree: SessionTree, turn: int | None, tokenizer: str) -> Tokens | None:
-    """None where the path was tokenised by another vocabulary."""
+    """None where tokens of the path are of another vocabulary."""
     if turn is None:
         return _NOTHING
-    same = all(step.tokenizer == tokenizer for step in tree.path(turn))
-    return tree.path_tokens(turn) if same else None
+    for step in reversed(tree.path(turn)):
+        if step.tokenizer != tokenizer:
+            return None
+        if not step.kept:
+            break
+    return tree.path_tokens(turn)
 
 
 def _extended(
@@ -85,15 +90,20 @@ def _extended(
 def resumed(
     tree: SessionTree, leaf: int, renderer: PromptRenderer, tokenizer: str, now: datetime
 ) -> Composition:
-    """The line that ends with `leaf`, to be made resident: all but its last token, which a next turn
-    evaluates in any case. Rendered anew where another vocabulary made it.
+    """The line that ends with `leaf`, to be made resident. Rendered anew where another vocabulary
+    made it. Raises TemplateError.
     """
     turn, known = tree[leaf], _path_tokens(tree, leaf, tokenizer)
     if known is not None:
-        return Composition(leaf, 0, known[:-1], turn.content, known, turn)
-    content = tree.conversation(leaf)
-    if isinstance(content, Text):
-        prompt = renderer.text(content.prompt, True)
-    else:
-        prompt = renderer.full(content, now)
+        return Composition(leaf, 0, known, turn.content, known, turn)
+    prompt = _anew(tree.conversation(leaf), renderer, now)
     return Composition(leaf, 0, prompt, turn.content, _NOTHING, turn)
+
+
+def _anew(content: Content, renderer: PromptRenderer, now: datetime) -> Tokens:
+    """What a next turn will begin with, whatever it says."""
+    if isinstance(content, Text):
+        return renderer.text(content.prompt, True)
+    asked = replace(content, messages=(*content.messages, Message("user", "?")))
+    whole, further = renderer.full(content, now), renderer.full(asked, now)
+    return whole[: common_prefix(whole, further)]

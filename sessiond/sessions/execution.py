@@ -32,18 +32,22 @@ from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
 RESERVE_TOKENS = 1024
-"""Cells kept free for a reply before it starts; more are freed when it needs them."""
+"""Cells kept free for a reply before it starts, at most; more are freed when it needs them."""
 _ATTEMPTS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Where a prompt's evaluation began and how its state got there."""
+    """Where a prompt's evaluation began and how its state got there.
+
+    `refused`: there was saved state, and llama.cpp did not accept it.
+    """
 
     plan: Plan
     stored: Stored
     seq: int
     restore_ms: float
+    refused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ class Execution:
         logprobs: int | None,
         sink: Callable[[Progress | Delta], None],
     ) -> Outcome:
-        """Raises EngineError. A failed decode is tried once more from disk if nothing was sent yet."""
+        """Raises EngineError. A failed decode is tried once more from disk if nothing was sent."""
 
         def forward(event: Progress | Delta) -> None:
             self._emitted = self._emitted or isinstance(event, Delta)
@@ -98,7 +102,7 @@ class Execution:
 
         for last in (False, True):
             landed = await self._land(len(self._prompt) - 1, ending)
-            run = self._run_of(landed, sampling, ending, logprobs)
+            run = self._run_of(landed, self._prompt, sampling, ending, logprobs)
             try:
                 return Outcome(landed, await self._complete(run, forward))
             except DecodeFailed:
@@ -108,12 +112,17 @@ class Execution:
         raise AssertionError("unreachable")
 
     async def land_and_evaluate(self) -> Outcome:
-        """Make the whole prompt resident and sample nothing: a resume."""
+        """Make the prompt resident and sample nothing: a resume.
+
+        Its last token is left to the next turn, which evaluates it in any case, unless there is
+        state that has it.
+        """
         ending = Ending(max_tokens=0)
         landed = await self._land(len(self._prompt), ending)
-        run = self._run_of(landed, Sampling(), ending, None)
-        if landed.plan.position == len(self._prompt):
+        prompt = self._prompt[:-1]
+        if landed.plan.position >= len(prompt):
             return Outcome(landed, Ended("length", (), "", 0, 0.0, 0.0))
+        run = self._run_of(landed, prompt, Sampling(), ending, None)
         return Outcome(landed, await self._complete(run, lambda _event: None))
 
     # --- landing
@@ -138,7 +147,7 @@ class Execution:
                 elapsed = (time.monotonic() - began) * 1e3
                 self._machine.rates.restore.learn(chosen.restored_bytes, elapsed)
                 reported = elapsed if chosen.needs_restore else 0.0
-                return Landed(chosen, stored, landing.seq, reported)
+                return Landed(chosen, stored, landing.seq, reported, refusals > 0)
         raise AssertionError("the last attempt restores nothing")
 
     async def _choose(self, limit: int, use_disk: bool) -> tuple[Plan, Stored, dict[str, Capture]]:
@@ -176,8 +185,8 @@ class Execution:
 
     async def _claim(self, chosen: Plan, ending: Ending) -> Landing:
         room = self._machine.limit - len(self._prompt)
-        wanted = RESERVE_TOKENS if ending.max_tokens is None else ending.max_tokens
-        cells = len(self._prompt) - chosen.keep + max(0, min(wanted, room))
+        wanted = room if ending.max_tokens is None else min(ending.max_tokens, room)
+        cells = len(self._prompt) - chosen.keep + max(0, min(wanted, RESERVE_TOKENS))
         return await self._machine.residency.claim(chosen, self._owner, cells)
 
     async def _restore(self, landing: Landing, captures: dict[str, Capture]) -> None:
@@ -191,18 +200,24 @@ class Execution:
     # --- evaluation
 
     def _run_of(
-        self, landed: Landed, sampling: Sampling, ending: Ending, logprobs: int | None
+        self,
+        landed: Landed,
+        prompt: Tokens,
+        sampling: Sampling,
+        ending: Ending,
+        logprobs: int | None,
     ) -> Run:
-        memory, last = self._machine.memory, len(self._prompt) - 1
+        memory, last = self._machine.memory, len(prompt) - 1
         captures = memory.needs_snapshot and not self._machine.saver.whole
+        answers = ending.max_tokens != 0
         return Run(
             seq=landed.seq,
-            prompt=self._prompt,
+            prompt=prompt,
             start=landed.plan.position,
             limit=self._machine.limit,
             sampling=sampling,
             ending=ending,
-            captures=(last,) if captures and last > landed.plan.position else (),
+            captures=(last,) if captures and answers and last > landed.plan.position else (),
             capture_end=captures,
             logprobs=logprobs,
         )

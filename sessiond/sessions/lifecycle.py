@@ -334,7 +334,7 @@ class Lifecycle:
         CAPTURE_MS.set(counts.engine_ms)
 
     def _refuse_if_running(self, name: str, verb: str) -> None:
-        if any(turn.session == name for turn in self._turns.values()):
+        if any(turn.session == name and not turn.over for turn in self._turns.values()):
             raise Conflict(
                 f"{name!r} is running a turn and cannot be {verb}.",
                 hint="Try again when it has ended.",

@@ -2,17 +2,19 @@
 
 It looks for the landing that leaves the fewest tokens to evaluate. Candidates are every resident
 sequence, alone or followed by stored blocks, and the disk alone. Attention can land anywhere it has
-cells for; other memory only where a sequence stands, where its window still reaches, or on a snapshot.
+cells for; other memory only where a sequence stands, where its window still reaches, or on a
+snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sessiond.engine.landing import BlockImport
 from sessiond.engine.memory import Memory, Tokens, common_prefix
 from sessiond.sessions.turn import Source
+from sessiond.store.chain import Kind
 from sessiond.store.found import Stored, StoredSnapshot
 
 
@@ -31,8 +33,8 @@ class Resident:
 class Plan:
     """Land on `position`; evaluate the prompt from there.
 
-    `source` gives its cells [0, keep); with `in_place` it is extended or rewound itself, losing what it
-    holds beyond `position`. `restored` tokens come from disk; `restored_bytes` are read for them.
+    `source` gives its cells [0, keep); with `in_place` it is extended itself, having nothing beyond
+    `position`. `restored` tokens come from disk; `restored_bytes` are read for them.
     `cells`: so many tokens of the prompt have state somewhere, whether it can be landed on or not.
     """
 
@@ -67,8 +69,12 @@ def plan(
 ) -> Plan:
     """The best plan for `prompt`, landing at most at `limit`.
 
-    `whole`: the state cannot be cut, so a resident line can only be used as far as it goes.
+    `whole`: the state cannot be cut, so a resident line can only be used as far as it goes, and of
+    what is stored only whole states.
     """
+    if whole:
+        uncut = tuple(s for s in stored.snapshots if s.kind is Kind.WHOLE)
+        stored = replace(stored, blocks=(), snapshots=uncut)
     candidates: list[Plan] = [Plan(position=0)]
     for resident in [None, *residents]:
         for candidate in _landings(prompt, limit, resident, stored, memory):
@@ -88,10 +94,10 @@ def _landings(
     if resident and (not shared or not memory.has_blocks):
         return
     snapshots = [s for s in stored.snapshots if s.position <= limit]
-    if memory.needs_snapshot or any(s.kind == "whole" for s in snapshots):
+    if memory.needs_snapshot or any(s.kind is Kind.WHOLE for s in snapshots):
         cells = max(shared, stored.tokens)
         for snapshot in snapshots:
-            if snapshot.kind == "whole":
+            if snapshot.kind is Kind.WHOLE:
                 yield _whole(snapshot)
             elif not memory.has_blocks or snapshot.position <= cells:
                 yield _combined(resident, shared, snapshot.position, snapshot, stored, memory)
@@ -143,10 +149,11 @@ def _combined(
         keep = min(keep, needed[0].start)
     read = sum(block.bytes for block in needed) + (snapshot.bytes if snapshot else 0)
     in_memory = not read
+    source = resident if keep else None
     return Plan(
         position=position,
-        source=resident.seq if resident and keep else None,
-        own=in_memory or bool(resident and resident.own and keep),
+        source=source.seq if source else None,
+        own=source.own if source else in_memory,
         keep=keep,
         blocks=tuple(
             BlockImport(b.key, b.start, min(position, b.start + b.usable)) for b in needed
@@ -158,18 +165,12 @@ def _combined(
 
 
 def source_of(plan: Plan, *, known: bool) -> Source:
-    """The contract's word for where most reused tokens came from. `known`: the ledger has the text."""
+    """The contract's word for where most reused tokens came from.
+
+    `known`: the ledger has the text.
+    """
     if plan.position == 0:
         return "ledger" if known else "new"
     if plan.restored > plan.keep:
         return "disk"
     return "resident" if plan.own else "fork"
-
-
-def keys_of(plans: Iterable[Plan]) -> list[str]:
-    """Store keys a set of plans reads."""
-    return [
-        key
-        for item in plans
-        for key in (*(b.key for b in item.blocks), *([item.snapshot.key] if item.snapshot else []))
-    ]

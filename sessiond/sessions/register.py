@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +17,8 @@ from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.tree import SessionTree, Turn
 
 T = TypeVar("T")
+KEPT_TREES = 256
+"""Sessions whose turns stay in memory; those that are not in the ledger yet stay in any case."""
 
 
 class Register:
@@ -26,7 +29,8 @@ class Register:
         self._journal = Journal(ledger)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._records: dict[str, SessionRecord] = {}
-        self._trees: dict[str, SessionTree] = {}
+        self._trees: OrderedDict[str, SessionTree] = OrderedDict()
+        self._writing: Counter[str] = Counter()
 
     async def open(self) -> None:
         """Read the sessions, not their turns. Raises LedgerError."""
@@ -34,8 +38,10 @@ class Register:
         self._records = {record.name: record for record in records}
 
     async def close(self) -> None:
-        await self._work(self._ledger.close)
-        self._worker.shutdown()
+        try:
+            await self._work(self._ledger.close)
+        finally:
+            self._worker.shutdown()
 
     def __contains__(self, name: str) -> bool:
         return name in self._records
@@ -70,13 +76,24 @@ class Register:
         return record.id not in self._journal.unsaved_by_session
 
     async def tree(self, name: str) -> SessionTree:
-        """The turns of a session; an empty tree for a session that has none yet. Raises LedgerError."""
-        if name not in self._trees:
-            if name not in self._records:
-                return SessionTree()
-            loaded = await self._work(lambda: self._ledger.load(name))
-            self._trees.setdefault(name, loaded)
-        return self._trees[name]
+        """The turns of a session; an empty tree if it has none yet. Raises LedgerError.
+
+        The tree stays the session's only until the loop is yielded to; `commit` takes it back.
+        """
+        tree = await self.glance(name)
+        if name in self._records:
+            tree = self._trees.setdefault(name, tree)
+            self._trees.move_to_end(name)
+            self._trim()
+        return tree
+
+    async def glance(self, name: str) -> SessionTree:
+        """As `tree`, for a look at one of many: it is not kept in memory for this."""
+        if name in self._trees:
+            return self._trees[name]
+        if name not in self._records:
+            return SessionTree()
+        return await self._work(lambda: self._ledger.load(name))
 
     async def create(self, record: SessionRecord) -> None:
         """Raises Conflict if the name is taken, LedgerError."""
@@ -98,12 +115,22 @@ class Register:
         self._trees.pop(name, None)
 
     async def commit(self, record: SessionRecord, tree: SessionTree, turn: Turn) -> bool:
-        """Add a turn to its tree and write both durably; False if that has to wait."""
-        used = record.used(turn.created)
+        """Add a turn to its tree and write both durably; False if that has to wait.
+
+        `record` is the session as the turn knew it; what has been set meanwhile stays.
+        """
+        known = self._records.get(record.name, record)
+        used = replace(known.used(turn.created), title=known.title or record.title)
         tree.add(turn)
         self._records[used.name] = used
         self._trees[used.name] = tree
-        return await self._work(lambda: self._journal.commit(used, turn))
+        self._trees.move_to_end(used.name)
+        self._writing[used.name] += 1
+        try:
+            return await self._work(lambda: self._journal.commit(used, turn))
+        finally:
+            self._writing[used.name] -= 1
+            self._trim()
 
     async def retry(self) -> int:
         """Try again to write what waits; the number of turns that still wait."""
@@ -116,6 +143,15 @@ class Register:
     def new_name(self) -> str:
         """For a session nobody named."""
         return f"chat-{time.time_ns() & 0xFFFFFFFFFFFF:012x}"
+
+    def _trim(self) -> None:
+        """Let go of the trees used longest ago that can be read again."""
+        if len(self._trees) <= KEPT_TREES:
+            return
+        unsaved = self._journal.unsaved_by_session
+        for name in list(self._trees)[:-KEPT_TREES]:
+            if not self._writing[name] and self._records[name].id not in unsaved:
+                del self._trees[name]
 
     async def _work(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function)

@@ -1,8 +1,8 @@
-"""Brings the state of resident lines to disk: when the engine is idle, and by age or size under load.
+"""Brings the state of resident lines to disk: when the engine is idle, else by age or size.
 
-Everything here is a cache of the ledger, so a failed write is counted and costs prefill, nothing else.
-Snapshots wait in memory for a moment, where the next turn can still land on them: those that a fast
-sequence of turns supersedes are never written.
+Everything here is a cache of the ledger, so a failed write is counted and costs prefill, nothing
+else. Snapshots wait in memory for a moment, where the next turn can still land on them: those that
+a fast sequence of turns supersedes are never written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from sessiond.engine.context import Payload
 from sessiond.engine.core import Capture, EngineCore
@@ -29,6 +29,7 @@ from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+SnapshotKind = Literal["snapshot", "whole"]
 
 SETTLE_S = 1.0
 """Idle time before anything is written, so that turns in quick succession write once."""
@@ -42,7 +43,7 @@ KEPT_SNAPSHOTS = 4
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """`length` tokens of a sequence are on disk; what came after is unsaved `since` (monotonic s)."""
+    """`length` tokens of a sequence are on disk, what came after is not, `since` (monotonic s)."""
 
     epoch: int
     length: int
@@ -61,25 +62,29 @@ class Saver:
         self._lock = asyncio.Lock()
         self._captures: list[Capture] = []
         self._written: dict[Owner | None, list[str]] = {}
+        self._interim: dict[Owner | None, str] = {}
         self._saved: dict[int, _Saved] = {}
         self._last_activity = time.monotonic()
+        self._resting = asyncio.Event()
 
     def active(self) -> None:
         """A turn began or ended."""
         self._last_activity = time.monotonic()
 
     async def watch(self, busy: Callable[[], bool]) -> None:
-        """Runs for ever: looks once a second what has to be written. `busy`: a turn is running."""
-        while True:
-            await asyncio.sleep(SETTLE_S / 2)
+        """Looks again and again what has to be written, until `rest`. `busy`: a turn is running."""
+        while not await self._rests_within(SETTLE_S / 2):
             try:
                 if busy():
                     await self._save_overdue()
                 elif time.monotonic() - self._last_activity >= SETTLE_S:
                     await self.save_all()
-            except SessiondError as error:
-                SAVE_FAILURES.inc()
-                logger.warning("State could not be saved: %s", error)
+            except (SessiondError, OSError) as error:
+                _count_failure(error)
+
+    def rest(self) -> None:
+        """Let `watch` end when what it is at is done."""
+        self._resting.set()
 
     async def save_all(self) -> None:
         """Every resident line, as far as it is not on disk yet."""
@@ -89,15 +94,18 @@ class Saver:
         await self.write_captures()
 
     async def save_for_stop(self) -> None:
-        """As `save_all`, whole blobs too, and synced to the disk."""
+        """As `save_all`, whole blobs too, and synced to the disk. Raises only EngineError."""
         for view in await self._engine.views():
             if len(view.tokens):
                 await self.save(view, parking=True)
         await self.write_captures()
-        await self._write(self._store.sync)
+        try:
+            await self._write(self._store.sync)
+        except (StateError, OSError) as error:
+            _count_failure(error)
 
     async def save(self, view: SequenceView, *, parking: bool = False) -> None:
-        """Blocks and snapshot of one line. `parking` saves whole blobs too. Raises only EngineError."""
+        """One line; whole blobs only with `parking`. Raises only EngineError."""
         async with self._lock:
             if self.whole:
                 if parking:
@@ -108,9 +116,8 @@ class Saver:
             try:
                 await self.collect()
                 await self._save_blocks(view)
-            except StateError as error:
-                SAVE_FAILURES.inc()
-                logger.warning("State could not be saved: %s", error)
+            except (StateError, OSError) as error:
+                _count_failure(error)
 
     async def collect(self) -> None:
         """Take over what the engine has captured; it can be landed on from now on."""
@@ -133,19 +140,38 @@ class Saver:
         ]
 
     async def write_captures(self) -> None:
+        async with self._lock:
+            await self._write_waiting()
+
+    async def forget(self, session: str) -> None:
+        """Write nothing more of the lines of session id `session`, which have left the context."""
+        async with self._lock:
+            await self.collect()
+            self._captures = [c for c in self._captures if not _is_of(c.owner, session)]
+            for known in (self._written, self._interim):
+                for owner in [owner for owner in known if _is_of(owner, session)]:
+                    del known[owner]
+
+    def close(self) -> None:
+        self._writer.shutdown()
+
+    async def _rests_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._resting.wait()
+        except TimeoutError:
+            return False
+
+    async def _write_waiting(self) -> None:
         await self.collect()
         while self._captures:
             capture = self._captures[0]
             try:
                 await self._put_snapshot(capture)
-            except StateError as error:
-                SAVE_FAILURES.inc()
-                logger.warning("A snapshot could not be saved: %s", error)
-            if capture in self._captures:
-                self._captures.remove(capture)
-
-    def close(self) -> None:
-        self._writer.shutdown()
+            except (StateError, OSError) as error:
+                _count_failure(error)
+            # Another turn may have superseded it meanwhile.
+            self._captures = [waiting for waiting in self._captures if waiting is not capture]
 
     async def _save_overdue(self) -> None:
         for view in await self._engine.views():
@@ -171,19 +197,21 @@ class Saver:
         began, tokens = time.monotonic(), view.tokens
         stored = await self._write(lambda: self._store.lookup(tokens))
         has_snapshot = any(s.position == len(tokens) for s in stored.snapshots)
+        capture = None
         if self._memory.needs_snapshot and not (has_snapshot or self._is_captured(tokens)):
             capture = await self._engine.call(lambda core: core.export_snapshot(view.seq))
             if common_prefix(capture.tokens, tokens) < len(tokens):
                 return
             tokens = capture.tokens
-            await self._put_snapshot(capture)
         if self._memory.has_blocks and not await self._save_cells(view, tokens, stored.tokens):
             return
-        await self.write_captures()
+        if capture is not None:
+            await self._put_snapshot(capture, interim=view.running)
+        await self._write_waiting()
         self._saved[view.seq] = _Saved(view.epoch, len(tokens), began)
 
     async def _save_cells(self, view: SequenceView, tokens: Tokens, stored: int) -> bool:
-        """Blocks of [stored, end), one engine step each. False if the line was changed meanwhile."""
+        """Blocks of [stored, end), one engine step each. False if the line changed meanwhile."""
         if stored >= len(tokens):
             return True
         for start in range(stored - stored % BLOCK_TOKENS, len(tokens), BLOCK_TOKENS):
@@ -197,27 +225,40 @@ class Saver:
     async def _save_whole(self, view: SequenceView) -> None:
         capture = await self._engine.call(lambda core: core.export_whole(view.seq))
         try:
-            await self._write(
-                lambda: self._store.put_snapshot(capture.tokens, capture.payload, "whole")
-            )
-        except StateError as error:
-            SAVE_FAILURES.inc()
-            logger.warning("State could not be saved: %s", error)
+            await self._put_snapshot(capture, "whole")
+        except (StateError, OSError) as error:
+            _count_failure(error)
 
-    async def _put_snapshot(self, capture: Capture) -> None:
+    async def _put_snapshot(
+        self, capture: Capture, kind: SnapshotKind = "snapshot", *, interim: bool = False
+    ) -> None:
+        """`interim`: in the middle of a reply, of use until there is a later one."""
         if not len(capture.tokens):
             return
-        await self._write(lambda: self._store.put_snapshot(capture.tokens, capture.payload))
-        await self._drop_superseded(capture)
-
-    async def _drop_superseded(self, capture: Capture) -> None:
-        """Keep the last few snapshots of the line; one that another line also wrote stays."""
+        await self._write(lambda: self._store.put_snapshot(capture.tokens, capture.payload, kind))
         found = await self._write(lambda: self._store.lookup(capture.tokens))
-        own = self._written.setdefault(capture.owner, [])
-        own += [s.key for s in found.snapshots[-1:] if s.key not in own]
-        excess = [own.pop(0) for _ in range(max(0, len(own) - KEPT_SNAPSHOTS))]
-        others = {key for keys in self._written.values() for key in keys}
-        superseded = [key for key in excess if key not in others]
+        end = len(capture.tokens)
+        covered = kind == "whole" or not self._memory.has_blocks or found.tokens >= end
+        for key in [s.key for s in found.snapshots if (s.position, s.kind) == (end, kind)]:
+            await self._supersede(capture.owner, key, interim=interim, covered=covered)
+
+    async def _supersede(
+        self, owner: Owner | None, key: str, *, interim: bool, covered: bool
+    ) -> None:
+        """Keep the last few snapshots of the line; one that another line also wrote stays.
+
+        `covered`: its blocks are on disk, so it can be landed on.
+        """
+        own = self._written.setdefault(owner, [])
+        excess = [self._interim.pop(owner)] if covered and owner in self._interim else []
+        if interim:
+            self._interim[owner] = key
+        elif key not in own:
+            own.append(key)
+            excess += own[:-KEPT_SNAPSHOTS]
+            del own[:-KEPT_SNAPSHOTS]
+        kept = {key, *itertools.chain(*self._written.values()), *self._interim.values()}
+        superseded = [old for old in excess if old not in kept]
         if superseded:
             SNAPSHOTS_SUPERSEDED.inc(await self._write(lambda: self._store.drop(superseded)))
 
@@ -239,6 +280,15 @@ class Saver:
 
     async def _write(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._writer, work)
+
+
+def _is_of(owner: Owner | None, session: str) -> bool:
+    return owner is not None and owner.session == session
+
+
+def _count_failure(error: Exception) -> None:
+    SAVE_FAILURES.inc()
+    logger.warning("State could not be saved: %s", error)
 
 
 def _exporting(

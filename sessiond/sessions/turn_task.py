@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -12,7 +13,13 @@ from sessiond.engine.events import Delta, Ended, Progress
 from sessiond.engine.memory import as_tokens
 from sessiond.engine.sampling import Ending
 from sessiond.engine.sequence import Owner
-from sessiond.errors import ContextLengthExceeded, EngineError, SessiondError
+from sessiond.errors import (
+    ContextLengthExceeded,
+    EngineError,
+    InvalidRequest,
+    SessiondError,
+    Unavailable,
+)
 from sessiond.metrics import (
     COMPLETION_TOKENS,
     MISSED_TOKENS,
@@ -29,10 +36,13 @@ from sessiond.sessions.plan import source_of
 from sessiond.sessions.prompt import PromptRenderer
 from sessiond.sessions.register import Register
 from sessiond.sessions.schema import SessionRecord
-from sessiond.sessions.transcript import title
+from sessiond.sessions.transcript import Content, Text, title
 from sessiond.sessions.tree import SessionTree, Turn, TurnStats
-from sessiond.sessions.turn import Finished, Miss, SessionRef, TurnEvent, TurnReport, TurnRequest
+from sessiond.sessions.turn import Finished, Miss, TurnEvent, TurnReport, TurnRequest
 from sessiond.sessions.turnstile import Turnstile
+
+logger = logging.getLogger(__name__)
+_UNDER_WAY = Progress(0, 0, 0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +57,34 @@ class Workshop:
 
 
 class TurnTask:
-    """`events` is read by the client's side; closing it cancels the turn, which is then still committed."""
+    """The client's side reads `events`; closing it cancels the turn, which is still committed.
+
+    A turn that was cancelled before its first token leaves nothing behind.
+    """
 
     def __init__(
         self,
         request: TurnRequest,
         session: str,
         workshop: Callable[[], Workshop],
-        record_for: Callable[[str, SessionRef], SessionRecord],
     ) -> None:
         self.session = session
+        self.over = False
         self._request = request
         self._workshop_of = workshop
-        self._record_for = record_for
-        self._decided: tuple[int, Composition] | None = None
+        self._new: SessionRecord | None = None
+        self._decided: tuple[SessionTree, int, Composition] | None = None
         self._queue: asyncio.Queue[TurnEvent | SessiondError | None] = asyncio.Queue()
         self._execution: Execution | None = None
         self._cancelled = False
+        self._admitted = False
         self._began = time.monotonic()
         self._first_token: float | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """For the model or for its turn, with a client that still wants it."""
+        return not (self._admitted or self._cancelled)
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -73,8 +92,14 @@ class TurnTask:
             self._execution.cancel()
 
     async def events(self) -> AsyncGenerator[TurnEvent, None]:
-        """Raises what the turn raised."""
+        """Under way already, so that closing it unread cancels the turn. Raises what that raised."""
+        events = self._events()
+        await anext(events)
+        return events
+
+    async def _events(self) -> AsyncGenerator[TurnEvent, None]:
         try:
+            yield _UNDER_WAY
             while (event := await self._queue.get()) is not None:
                 if isinstance(event, SessiondError):
                     raise event
@@ -83,9 +108,9 @@ class TurnTask:
             self.cancel()
 
     async def decide(self, shop: Workshop) -> None:
-        """What needs the tokenizer but no evaluation. Raises TemplateError, ContextLengthExceeded."""
-        record = self._record_for(self.session, self._request.session)
-        self._compose(shop, await shop.register.tree(self.session), record)
+        """What needs the tokenizer but no evaluation. Raises InvalidRequest and its kin."""
+        tree = await shop.register.tree(self.session)
+        self._compose(shop, tree, self._record(shop.register))
 
     async def run(self, ready: Callable[[], Awaitable[None]]) -> None:
         """The task's body. `ready` waits for the model."""
@@ -94,17 +119,21 @@ class TurnTask:
             await self._pass(self._workshop_of())
         except SessiondError as error:
             self._queue.put_nowait(error)
+            return
         except BaseException:
             self._queue.put_nowait(EngineError("The turn failed; the log says more."))
             raise
         finally:
+            self.over = True
             self._queue.put_nowait(None)
+        await self._workshop_of().machine.saver.collect()
 
     async def _pass(self, shop: Workshop) -> None:
         async with shop.turnstile.pass_through():
+            self._admitted = True
             if self._cancelled:
-                return
-            record = self._record_for(self.session, self._request.session)
+                raise Unavailable("The turn was cancelled before it began.")
+            record = self._record(shop.register)
             tree = await shop.register.tree(self.session)
             composed = self._compose(shop, tree, record)
             shop.machine.saver.active()
@@ -117,16 +146,29 @@ class TurnTask:
             )
             shop.machine.saver.active()
             await self._settle(shop, record, tree, composed, outcome)
-        await shop.machine.saver.collect()
+
+    def _record(self, register: Register) -> SessionRecord:
+        """The session's; a new one, in memory only, for an unknown name."""
+        if self.session in register:
+            return register[self.session]
+        if self._new is None:
+            ref = self._request.session
+            self._new = SessionRecord.new(
+                self.session, time.time(), named=ref.named, agent=ref.agent
+            )
+        return self._new
 
     def _compose(self, shop: Workshop, tree: SessionTree, record: SessionRecord) -> Composition:
-        if self._decided is None or self._decided[0] != len(tree):
-            now = datetime.fromtimestamp(record.created).astimezone()
-            content = self._request.content
-            composed = compose(content, tree, shop.renderer, shop.tokenizer, now)
-            check_length(len(composed.prompt), shop.machine.limit)
-            self._decided = (len(tree), composed)
-        return self._decided[1]
+        if self._decided is not None:
+            decided_on, turns, composed = self._decided
+            if decided_on is tree and turns == len(tree):
+                return composed
+        now = datetime.fromtimestamp(record.created).astimezone()
+        content = self._request.content
+        composed = compose(content, tree, shop.renderer, shop.tokenizer, now)
+        check_length(len(composed.prompt), shop.machine.limit, content)
+        self._decided = (tree, len(tree), composed)
+        return composed
 
     def _prepare(
         self, shop: Workshop, tree: SessionTree, composed: Composition, record: SessionRecord
@@ -159,16 +201,15 @@ class TurnTask:
     ) -> None:
         landed, ended = outcome.landed, outcome.ended
         if ended.reason == "cancelled" and not ended.tokens:
-            return
-        miss = find_miss(
-            composed, landed.plan, landed.stored, shop.machine.memory, shop.machine.fingerprint
-        )
+            raise Unavailable("The turn was cancelled before its first token.")
+        miss = find_miss(composed, landed, shop.machine.memory, shop.machine.fingerprint)
         stats = self._stats(composed, landed, ended, miss)
         turn = _turn(shop, tree, composed, ended, stats)
         record = replace(record, title=record.title or title(composed.content))
         saved = await shop.register.commit(record, tree, turn)
         report = _report(record, tree, turn, landed, ended, saved)
         _count(report, shop.register.unsaved)
+        _log(record, report)
         self._queue.put_nowait(Finished(ended.text, report))
 
     def _stats(
@@ -188,13 +229,16 @@ class TurnTask:
         )
 
 
-def check_length(tokens: int, limit: int) -> None:
-    """Raises ContextLengthExceeded. Both in tokens."""
+def check_length(tokens: int, limit: int, content: Content) -> None:
+    """Raises ContextLengthExceeded, or InvalidRequest for no token at all. Both in tokens."""
+    param = "prompt" if isinstance(content, Text) else "messages"
+    if not tokens:
+        raise InvalidRequest(f"'{param}' has no tokens.", hint="Say something.", param=param)
     if tokens > limit:
         raise ContextLengthExceeded(
             f"The prompt has {tokens} tokens, and a line can have {limit}.",
             hint="Start a new chat, let the agent compact, or set a larger model.n_ctx.",
-            param="messages",
+            param=param,
         )
 
 
@@ -255,3 +299,18 @@ def _count(report: TurnReport, unsaved: int) -> None:
     if report.miss:
         MISSES.labels(report.miss.cause).inc()
         MISSED_TOKENS.labels(report.miss.cause).inc(report.miss.tokens)
+
+
+def _log(record: SessionRecord, report: TurnReport) -> None:
+    """What people said and how they name their sessions stays out of the log."""
+    logger.info(
+        "session %s turn %d: source=%s cached=%d prefilled=%d completion=%d ttft=%.0fms miss=%s",
+        record.id[:8],
+        report.turn,
+        report.source,
+        report.cached_tokens,
+        report.prefilled_tokens,
+        report.completion_tokens,
+        report.ttft_ms,
+        report.miss.cause if report.miss else "none",
+    )

@@ -23,7 +23,7 @@ _KINDS = {shelf: [kind for kind in Kind if shelf_of(kind) == shelf] for shelf in
 def verify(vault: Vault, progress: Callable[[int, int], None] | None) -> StoreVerify:
     """Reads and checks every stored state of every fingerprint; those refused are quarantined."""
     with vault.lock:
-        totals = vault.index.totals()
+        totals = vault.totals
     seen = StoreVerify()
     for done, record in enumerate(_everything(vault), start=1):
         seen = _verified(vault, record, seen)
@@ -53,7 +53,7 @@ def check_integrity(vault: Vault) -> None:
     """Raises StoreCorrupt unless index, files and budget agree in every byte. Reads no payload."""
     with vault.lock:
         totals = vault.index.totals()
-        _require(totals.bytes == vault.used, f"{totals.bytes} bytes indexed, {vault.used} counted")
+        _require(totals == vault.totals, f"{totals} indexed, {vault.totals} counted")
         _require(vault.bytes <= vault.quota, f"{vault.bytes} bytes, quota {vault.quota}")
         for shelf, prefix in _folders(vault):
             indexed = _without_writing(vault, vault.index.sizes(_KINDS[shelf], prefix))
@@ -81,7 +81,7 @@ def _everything(vault: Vault) -> Iterator[Record]:
             page = vault.index.after(key, _PAGE)
         if not page:
             return
-        yield from (record for record in page if record.key not in vault.writing)
+        yield from (r for r in page if r.present and r.key not in vault.writing)
         key = page[-1].key
 
 

@@ -41,7 +41,8 @@ class Buffers:
 
     def _fitting(self, size: int) -> Slab | None:
         with self._lock:
-            fits = [s for s in self._idle if size <= s.nbytes <= max(2 * size, _GRAIN)]
+            hottest_first = reversed(self._idle)
+            fits = [s for s in hottest_first if size <= s.nbytes <= max(2 * size, _GRAIN)]
             best = min(fits, key=lambda slab: slab.nbytes, default=None)
             if best is not None:
                 self._idle = [slab for slab in self._idle if slab is not best]

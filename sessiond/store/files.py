@@ -96,7 +96,10 @@ class Files:
             return os.pread(file, HEADER_MAX, 0), size
 
     def exists(self, kind: Kind, key: str) -> bool:
-        return os.path.lexists(f"{self.directory}/{shelf_of(kind)}/{key[:2]}/{key}")
+        shelf = f"{self.directory}/{shelf_of(kind)}"
+        folder = f"{shelf}/{key[:2]}"
+        modes = [_mode(shelf), _mode(folder), _mode(f"{folder}/{key}")]
+        return stat.S_ISDIR(modes[0]) and stat.S_ISDIR(modes[1]) and modes[2] != 0
 
     def remove(self, shelf: str, folder: str, name: str) -> None:
         """Nothing happens when it is gone already."""
@@ -160,6 +163,14 @@ class Files:
             os.close(file)
 
 
+def _mode(path: str) -> int:
+    """Of the thing itself, not of what it links to; 0 when there is nothing."""
+    try:
+        return os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
 def _entered(at: int, name: str) -> int:
     try:
         return os.open(name, _FOLDER, dir_fd=at)
@@ -176,7 +187,9 @@ def _made(at: int, name: str) -> int:
         pass
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=at)
-    return os.open(name, _FOLDER, dir_fd=at)
+    made = os.open(name, _FOLDER, dir_fd=at)
+    os.fchmod(made, 0o700)
+    return made
 
 
 def _write_all(file: int, parts: Sequence[Buffer]) -> None:

@@ -66,6 +66,13 @@ class Totals:
     blocks: int = 0
     snapshots: int = 0
 
+    def plus(self, kind: Kind, size: int, count: int = 1) -> Totals:
+        """With `count` more files of `size` bytes, or fewer."""
+        block = count if kind is Kind.BLOCK else 0
+        return Totals(
+            self.bytes + count * size, self.blocks + block, self.snapshots + count - block
+        )
+
 
 class Index:
     def __init__(self, path: Path) -> None:
@@ -78,7 +85,7 @@ class Index:
 
     def checkpoint(self) -> None:
         """Moves what was committed into the main file, on disk."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(FULL)")
 
     def get(self, key: str) -> Record | None:
@@ -111,8 +118,8 @@ class Index:
         return self._siblings(parent, partial & (start == col(Entry.tokens)), None)
 
     def after(self, key: str, limit: int) -> list[Record]:
-        """Up to `limit` present rows with a greater key, in order: pages for reading everything."""
-        wanted = select(*_RECORD).where(_PRESENT, col(Entry.key) > key)
+        """Up to `limit` rows of any state with a greater key, in order: pages for reading all."""
+        wanted = select(*_RECORD).where(col(Entry.key) > key)
         with self._reading() as connection:
             rows = connection.execute(wanted.order_by(col(Entry.key)).limit(limit)).all()
         return [_record(row) for row in rows]
@@ -124,11 +131,11 @@ class Index:
 
     def sizes(self, kinds: Collection[Kind], prefix: str) -> dict[str, int]:
         """File sizes of what is present, by key, of keys that begin with two hexadecimal digits."""
-        wanted = select(col(Entry.key), col(Entry.size)).where(
-            _PRESENT, col(Entry.kind).in_(kinds), col(Entry.key).between(prefix, prefix + "g")
-        )
+        within = col(Entry.key).between(prefix, prefix + "g")
+        wanted = select(col(Entry.key), col(Entry.size), col(Entry.kind), col(Entry.state))
         with self._reading() as connection:
-            return {key: size for key, size in connection.execute(wanted)}
+            rows = connection.execute(wanted.where(within)).all()
+        return {r.key: r.size for r in rows if r.kind in kinds and r.state == State.PRESENT}
 
     def oldest(self, limit: int) -> list[Candidate]:
         """The `limit` least recently used present states."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
 from sessiond.engine.memory import Tokens
-from sessiond.errors import StateForeign, StateMissing, StoreFull
+from sessiond.errors import StateForeign, StateMissing, StoreFailed, StoreFull
 from sessiond.metrics import STORE_RESTORED, STORE_WRITTEN
 from sessiond.store import audit
 from sessiond.store.chain import (
@@ -36,12 +36,21 @@ from sessiond.store.vault import Vault
 _READERS = 2
 
 
+@contextmanager
+def _usable() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreFailed(f"The state directory cannot be used: {error}.") from error
+
+
 class Store:
     """One directory, seen under one fingerprint and owner. Any thread may call anything.
 
     `quota` is the most bytes all files together may have, `keep_free` what stays free of the disk.
     Every method may raise StoreFailed when index or files cannot be used: count it as a miss."""
 
+    @_usable()
     def __init__(
         self,
         directory: Path,
@@ -62,6 +71,7 @@ class Store:
             self.reconcile()
         self._vault.shrink()
 
+    @_usable()
     def lookup(self, tokens: Tokens) -> Stored:
         """What is stored of the state of `tokens`, and what was once. Marks nothing as used."""
         path = chain_keys(self._root, tokens)
@@ -126,6 +136,7 @@ class Store:
         """Neither evicted nor dropped inside the context."""
         return self._vault.lease(keys)
 
+    @_usable()
     def drop(self, keys: Collection[str]) -> int:
         """Removes superseded states for good; how many went.
 
@@ -134,22 +145,26 @@ class Store:
 
     def usage(self) -> Usage:
         with self._vault.lock:
-            totals, vault = self._vault.index.totals(), self._vault
+            vault, totals = self._vault, self._vault.totals
             held = len(vault.quarantine)
             return Usage(vault.bytes, vault.quota, totals.blocks, totals.snapshots, held)
 
+    @_usable()
     def verify(self, progress: Callable[[int, int], None] | None = None) -> StoreVerify:
         """Reads everything, of all fingerprints. `progress(done, all)` is called for every file."""
         return audit.verify(self._vault, progress)
 
+    @_usable()
     def reconcile(self) -> Reconciled:
         """Makes index and files agree again, by listing them; fit for a background thread."""
         return audit.reconcile(self._vault)
 
+    @_usable()
     def check_integrity(self) -> None:
         """Raises StoreCorrupt if index, files and budget disagree."""
         audit.check_integrity(self._vault)
 
+    @_usable()
     def sync(self) -> None:
         """On disk after this: everything written before. One `syncfs`, not one fsync a file."""
         self._vault.files.sync()
@@ -187,9 +202,10 @@ class Store:
         try:
             self._vault.files.write(identity.kind, identity.key, parts)
         except BaseException:
-            self._vault.withdraw(identity.key)
+            self._vault.withdraw(identity)
             raise
 
+    @_usable()
     def _read(self, key: str, record: Record | None) -> memoryview:
         if record is None or key in self._vault.writing:
             raise StateMissing("Not stored.", key=key)

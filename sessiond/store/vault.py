@@ -17,6 +17,7 @@ from threading import RLock
 
 from sessiond.errors import StateDamaged, StateError, StateMissing, StoreFailed, StoreFull
 from sessiond.metrics import STORE_BYTES, STORE_EVICTED
+from sessiond.store.chain import Kind
 from sessiond.store.envelope import Identity, open_envelope
 from sessiond.store.files import Files, shelf_of
 from sessiond.store.found import State
@@ -30,7 +31,7 @@ _WINDOW = 256
 
 
 class Vault:
-    """`used` counts the bytes of present rows, those being written among them."""
+    """`totals` are those of the present rows, what is being written among them."""
 
     def __init__(self, directory: Path, index_path: Path, *, quota: int, keep_free: int) -> None:
         self.lock = RLock()
@@ -42,7 +43,7 @@ class Vault:
         self.index = Index(index_path)
         self.quarantine = Quarantine(self.files)
         self.writing: dict[str, int] = {}
-        self.used = self.index.totals().bytes
+        self.totals = self.index.totals()
         self._leases: Counter[str] = Counter()
         self._doomed: set[str] = set()
         self._tick = self.index.last_tick()
@@ -50,7 +51,7 @@ class Vault:
     @property
     def bytes(self) -> int:
         """All that counts against the quota."""
-        return self.used + self.quarantine.bytes
+        return self.totals.bytes + self.quarantine.bytes
 
     def tick(self) -> int:
         """Nanoseconds since 1970, always later than the last one, even when the clock goes back."""
@@ -70,7 +71,8 @@ class Vault:
             self._make_room(size, {identity.parent})
             self.index.add(identity, size, self.tick())
             self.writing[identity.key] = size
-            self._account(size)
+            self._doomed.discard(identity.key)
+            self._account(identity.kind, size)
             return True
 
     def written(self, key: str) -> None:
@@ -78,12 +80,12 @@ class Vault:
         with self.lock:
             del self.writing[key]
 
-    def withdraw(self, key: str) -> None:
-        """The file admitted as `key` could not be written."""
+    def withdraw(self, identity: Identity) -> None:
+        """The file admitted as this could not be written."""
         with self.lock:
-            size = self.writing.pop(key)
-            self.index.remove([key])
-            self._account(-size)
+            size = self.writing.pop(identity.key)
+            self.index.remove([identity.key])
+            self._account(identity.kind, size, -1)
 
     def fetch(self, record: Record) -> memoryview:
         """The verified payload; the lock is not held while reading.
@@ -109,7 +111,7 @@ class Vault:
             elif self.files.exists(record.kind, record.key):
                 return
             self.index.bury([record.key], reason, self.tick())
-            self._account(-current.bytes)
+            self._account(record.kind, current.bytes, -1)
 
     def settle(self, records: Collection[Record]) -> list[Record]:
         """The records without those being written; those whose file is gone become tombstones."""
@@ -130,9 +132,8 @@ class Vault:
         with self.lock:
             self._doomed.update(key for key in keys if self._leases[key])
             gone = list(removable(self.index.candidates(keys), self._held()))
-            self._unlink(gone)
-            self.index.remove([candidate.key for candidate in gone])
-            self._account(-sum(candidate.bytes for candidate in gone))
+            with self._unlinked(gone) as keys:
+                self.index.remove(keys)
             return len(gone)
 
     @contextmanager
@@ -161,7 +162,7 @@ class Vault:
         """Takes a file that is in place into the index."""
         with self.lock:
             self.index.add(identity, size, tick)
-            self._account(size)
+            self._account(identity.kind, size)
 
     def _make_room(self, size: int, keep: set[str]) -> None:
         over_quota = self.bytes + size - self.quota
@@ -191,20 +192,25 @@ class Vault:
             window *= 4
 
     def _evict(self, chosen: Collection[Candidate], reason: str) -> None:
-        self._unlink(chosen)
-        self.index.bury([candidate.key for candidate in chosen], State.EVICTED, self.tick())
-        self._account(-sum(candidate.bytes for candidate in chosen))
+        with self._unlinked(chosen) as keys:
+            self.index.bury(keys, State.EVICTED, self.tick())
         STORE_EVICTED.labels(reason).inc(len(chosen))
 
-    def _unlink(self, chosen: Collection[Candidate]) -> None:
-        for key, record in self.index.records([candidate.key for candidate in chosen]).items():
-            self.files.remove(shelf_of(record.kind), key[:2], key)
+    @contextmanager
+    def _unlinked(self, chosen: Collection[Candidate]) -> Iterator[list[str]]:
+        """Removes the files, lets the caller change their rows, and only then frees their bytes."""
+        records = self.index.records([candidate.key for candidate in chosen]).values()
+        for record in records:
+            self.files.remove(shelf_of(record.kind), record.key[:2], record.key)
+        yield [record.key for record in records]
+        for record in records:
+            self._account(record.kind, record.bytes, -1)
 
     def _held(self) -> set[str]:
         return set(self._leases) | self.writing.keys()
 
-    def _account(self, size: int) -> None:
-        self.used += size
+    def _account(self, kind: Kind, size: int, count: int = 1) -> None:
+        self.totals = self.totals.plus(kind, size, count)
         STORE_BYTES.set(self.bytes)
 
     def _verified(self, record: Record) -> memoryview:

@@ -45,6 +45,12 @@ def client(shared_client: httpx.Client, turns: ScriptedTurns) -> httpx.Client:
     return shared_client
 
 
+@pytest.fixture(scope="session")
+def shared_sdk(shared: tuple[str, ScriptedTurns]) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{shared[0]}/v1", api_key="none", max_retries=0) as sdk:
+        yield sdk
+
+
 @pytest.fixture
-def sdk(client: httpx.Client, url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=client)
+def sdk(shared_sdk: openai.OpenAI, turns: ScriptedTurns) -> openai.OpenAI:
+    return shared_sdk

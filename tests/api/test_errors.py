@@ -14,7 +14,7 @@ from sessiond.api.routing import ApiConfig
 from tests.api.scripted import ScriptedTurns
 from tests.api.serving import served
 
-CHAT = {"messages": [{"role": "user", "content": "CANARY"}]}
+CHAT: dict[str, object] = {"messages": [{"role": "user", "content": "CANARY"}]}
 FAULTS: list[tuple[Exception, int, str]] = [
     (errors.InvalidRequest("Bad.", param="messages"), 400, "invalid_request"),
     (errors.ContextLengthExceeded("9 tokens > 8."), 400, "context_length_exceeded"),

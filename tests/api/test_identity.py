@@ -142,7 +142,7 @@ def test_names_pass_path_header_and_back_unchanged(
         quoted = "/s/%252e/v1/chat/completions"
     by_path = client.post(quoted, json=chat)
     by_header = client.post(
-        "/v1/chat/completions", json=chat, headers={"X-Session-Id": name.encode()}
+        "/v1/chat/completions", json=chat, headers={b"X-Session-Id": name.encode()}
     )
     for response in (by_path, by_header):
         assert response.status_code == 200, response.text

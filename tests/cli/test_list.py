@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cli.fake_daemon import Daemon, session
+from tests.cli.fake_daemon import Daemon, serving, session
 
 LONG = "home:8f3c9a4e-1111-2222-3333-123456789abc"
 HOSTILE = "Fix the \x1b[31mred\n boiler"
@@ -87,6 +88,17 @@ def test_with_no_sessions_it_says_what_to_do_next(cli: Cli, daemon: Daemon) -> N
     assert f"{daemon.url}/s/NAME/v1" in ran.out
     assert "sessiond new NAME" in ran.out
     assert cli.quick("list", "--json").json == {"sessions": []}
+
+
+def test_over_the_socket_it_names_no_address_that_agents_cannot_use(
+    cli: Cli, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "sessiond.sock") as daemon:
+        give(daemon)
+        cli.env["SESSIOND_URL"] = daemon.url
+        out = cli.quick("list").out
+    assert "the daemon's address, then /s/NAME/v1" in out
+    assert "localhost" not in out
 
 
 def test_sessions_of_a_group_stand_together_latest_first(cli: Cli, daemon: Daemon) -> None:

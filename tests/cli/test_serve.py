@@ -21,10 +21,10 @@ def model(tmp_path: Path) -> str:
     return str(path)
 
 
-def serve(cli: Cli, *arguments: str) -> Ran:
+def serve(cli: Cli, *arguments: str, ended: int = 0) -> Ran:
     """The daemon itself is another layer's: here it says what it was started with."""
     stub = types.ModuleType("sessiond.daemon")
-    vars(stub)["serve"] = lambda config: print(config.model_dump_json())
+    vars(stub)["serve"] = lambda config: print(config.model_dump_json()) or ended
     with mock.patch.dict(sys.modules, {"sessiond.daemon": stub}):
         return cli.quick("serve", *arguments)
 
@@ -48,6 +48,11 @@ def test_common_options_have_short_names(cli: Cli, model: str) -> None:
     server = config["server"]
     assert (server["host"], server["port"], server["uds"]) == ("::1", 9000, "off")
     assert server["state_dir"] == "/srv/s"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_it_ends_with_the_code_of_the_daemon(cli: Cli, model: str, code: int) -> None:
+    assert serve(cli, "--model", model, ended=code).code == code
 
 
 def test_every_setting_is_an_option(cli: Cli) -> None:

@@ -131,4 +131,4 @@ def test_a_header_too_long_to_be_read_at_once_is_never_written() -> None:
 
 def test_files_of_format_1_can_be_read() -> None:
     payload = open_envelope(GOLDEN.read_bytes(), block_identity(tokens=line(40)))
-    assert payload == b"golden payload of format 1"
+    assert bytes(payload) == b"golden payload of format 1"

@@ -12,6 +12,7 @@ import pytest
 from sessiond.errors import StoreCorrupt
 from sessiond.store import index as index_module
 from sessiond.store.found import State
+from sessiond.store.index import Totals
 from sessiond.store.store import Store
 from tests.store.samples import disk_bytes, file_of, files_of, fill, line, open_store, payload
 
@@ -119,7 +120,7 @@ def test_the_self_check_finds_what_does_not_add_up(tmp_path: Path, store: Store)
         store.check_integrity()
     path.write_bytes(data)
     store.check_integrity()
-    store._vault.used += 1
+    store._vault.totals = Totals(store.usage().bytes, blocks=2, snapshots=1)
     with pytest.raises(StoreCorrupt, match="counted"):
         store.check_integrity()
 

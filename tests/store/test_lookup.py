@@ -150,7 +150,7 @@ lines = st.lists(st.integers(0, 1), min_size=1, max_size=8).map(
 @settings(max_examples=40, deadline=None)
 @given(st.lists(lines, min_size=1, max_size=6), lines)
 def test_a_lookup_covers_the_longest_stored_prefix(written: list[Tokens], asked: Tokens) -> None:
-    """Lines of two 90-token turns in any order; oracle: the longest common prefix with any of them."""
+    """Lines of two 90-token turns in any order. Oracle: the longest prefix shared with any."""
     with TemporaryDirectory() as folder:
         store = open_store(Path(folder))
         for tokens in written:

@@ -67,7 +67,7 @@ def test_there_is_no_snapshot_at_position_0(store: Store) -> None:
 
 def test_any_buffer_can_be_a_payload(store: Store) -> None:
     array = np.arange(1000, dtype=np.float32)
-    store.put_snapshot(line(5), memoryview(array))
+    store.put_snapshot(line(5), array.data)
     store.put_snapshot(line(6), bytearray(b"x"))
     store.put_snapshot(line(7), b"")
     keys = [s.key for s in store.lookup(line(7)).snapshots]
@@ -80,13 +80,14 @@ def test_bytes_written_and_on_disk_are_counted(tmp_path: Path, store: Store) -> 
 
     before = counted("block"), counted("snapshot")
     written = fill(store, line(700)), store.put_snapshot(line(700), payload())
-    assert (counted("block") - before[0], counted("snapshot") - before[1]) == written
-    assert REGISTRY.get_sample_value("sessiond_store_bytes") == sum(written) == disk_bytes(tmp_path)
-    assert store.usage().bytes == sum(written)
+    counts = (int(counted("block") - before[0]), int(counted("snapshot") - before[1]))
+    gauge = REGISTRY.get_sample_value("sessiond_store_bytes")
+    assert counts == written
+    assert gauge == store.usage().bytes == disk_bytes(tmp_path) == sum(written)
 
 
 def test_a_conversation_writes_each_token_a_bounded_number_of_times(store: Store) -> None:
-    """40 turns of 100 tokens, 1,000 bytes a token. Result: each writes its own tokens and its tail."""
+    """40 turns of 100 tokens, 1,000 bytes each. Result: a turn writes its tokens and its tail."""
     tokens, written = line(4000), []
     for turn in range(1, 41):
         end, total = turn * 100, 0

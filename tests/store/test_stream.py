@@ -99,7 +99,7 @@ def test_memory_goes_back_when_the_last_view_is_gone() -> None:
 
 
 def test_many_threads_may_use_one_store(tmp_path: Path) -> None:
-    """Four writers and readers in a store too small for all. Result: right bytes or a miss, in budget."""
+    """Four threads in a store too small for all. Result: right bytes or a miss, within budget."""
     store = open_store(tmp_path, quota=2_000_000)
     wrong: list[str] = []
 
