@@ -1,4 +1,4 @@
-"""One tree of errors. Each carries a code, an HTTP status and a hint, and is logged once, at the edge."""
+"""One tree of errors, each with a code, an HTTP status and a hint. Logged once, at the edge."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class SessiondError(Exception):
-    """What went wrong (`message`), for a person; `hint` is the way out; `param` names the field at fault."""
+    """`message` says what went wrong, `hint` the way out; `param` names the field at fault."""
 
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
@@ -116,7 +116,7 @@ class StateNewer(StateError):
 
 
 class StoreFull(StateError):
-    """No room for a new state within quota and `keep_free`, or the disk is full; what was stored is intact."""
+    """No room for a new state in quota, `keep_free` or disk; what was stored is intact."""
 
     code, status, reason = "store_full", 507, "full"
 

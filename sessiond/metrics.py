@@ -73,7 +73,9 @@ MISSED_TOKENS = Counter(
     ["reason"],
     registry=REGISTRY,
 )
-TURNS = Counter("sessiond_turns_total", "Turns by how they ended.", ["finish_reason"], registry=REGISTRY)
+TURNS = Counter(
+    "sessiond_turns_total", "Turns by how they ended.", ["finish_reason"], registry=REGISTRY
+)
 UNSAVED_TURNS = Gauge(
     "sessiond_unsaved_turns",
     "Turns only in memory because the ledger could not be written.",

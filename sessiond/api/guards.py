@@ -11,10 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sessiond.api.body import ClientLeft, linger, read_body, replayed
 from sessiond.api.errors import Forbidden, UnsupportedMediaType, failure
+from sessiond.api.keys import InvalidKey
 from sessiond.api.routing import ApiConfig
 from sessiond.errors import BodyTooLarge
 
 _LOCAL_SUFFIXES = (".localhost", ".local", ".home.arpa")
+_PUBLIC = frozenset({"/health", "/v1/health"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -102,7 +104,13 @@ class Guard:
     def _check(self, scope: Scope, headers: Headers) -> None:
         host = headers.get("host", "")
         over_unix_socket = scope["server"] is None or scope["server"][1] is None
-        if not over_unix_socket and not host_is_ours(host, self._config.allowed_hosts, self._own):
+        has_key = bool(self._config.keys) and self._config.keys.accepts(headers)
+        if self._config.keys and not (has_key or over_unix_socket or scope["path"] in _PUBLIC):
+            raise InvalidKey(
+                "This daemon needs an API key.", hint="Send Authorization: Bearer KEY."
+            )
+        trusted = over_unix_socket or has_key
+        if not trusted and not host_is_ours(host, self._config.allowed_hosts, self._own):
             raise Forbidden(
                 "This host name is not one that sessiond answers to.",
                 hint="Add it to [server] allowed_hosts, or use the IP address.",

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sessiond.api.identity import NAME_LENGTH, session_name
+from sessiond.api.keys import Keys
 from sessiond.sessions.transcript import clean
 from sessiond.sessions.turn import Turns
 
@@ -24,12 +25,14 @@ class ApiConfig:
 
     `allowed_hosts` come on top of loopback, IP addresses, the own hostname, *.local, *.home.arpa;
     `*.example.com` stands for all hosts below it. `strict_name`: other model names are refused.
+    With `keys`, everything but /health needs one, except over the unix socket.
     """
 
     allowed_hosts: tuple[str, ...] = ()
     max_body: int = 32 * 1024 * 1024
     strict_name: bool = False
     keepalive: float = 15.0
+    keys: Keys = Keys()
 
 
 class JsonRequest(Request):

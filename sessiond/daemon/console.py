@@ -1,4 +1,4 @@
-"""What the daemon says on its terminal: progress while it loads, then what to paste. Quiet in a pipe."""
+"""What the daemon says on its terminal: progress, then what to paste. Quiet in a pipe."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Loader:
         return await asyncio.to_thread(self._assemble, engine, wanted, verdict)
 
     def _verdict(self, settings: ContextSettings) -> Verdict:
-        """From an earlier start with the same model, library and settings, else from a self-test."""
+        """Of an earlier start with the same model, library and settings, or of a self-test."""
         from sessiond.engine.llama import library_files
 
         key = digest_of(

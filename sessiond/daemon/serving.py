@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 
 from sessiond.api.app import create_app
+from sessiond.api.keys import Keys
 from sessiond.api.listening import listen_tcp, listen_unix
 from sessiond.api.routing import ApiConfig
 from sessiond.api.server import run_server
@@ -31,6 +33,7 @@ def serve(config: Config) -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     sys.setswitchinterval(_SWITCH_S)
     config.check()
+    os.umask(0o077)
     dirs = config.directories()
     dirs.make()
     with dirs.locked():
@@ -63,7 +66,7 @@ async def _serve(config: Config, dirs: StateDirs) -> int:
 
 
 async def _announce(lifecycle: Lifecycle, console: Console, stop: asyncio.Event) -> bool:
-    """Says when the daemon can answer. If the model cannot be loaded, says so, stops, returns True."""
+    """Says when the daemon can answer. Returns True if it never will: then it stops."""
     try:
         await lifecycle.loaded()
     except SessiondError as error:
@@ -85,7 +88,9 @@ def _limits(config: Config) -> Limits:
 
 
 def _api_config(config: Config) -> ApiConfig:
+    keys = config.auth.keys_path()
     return ApiConfig(
+        keys=Keys.read(keys) if keys else Keys(),
         allowed_hosts=config.server.allowed_hosts,
         max_body=config.server.max_body,
         strict_name=config.model.strict_name,

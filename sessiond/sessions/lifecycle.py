@@ -5,29 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
 from sessiond.engine.probe import Verdict
-from sessiond.engine.sequence import Owner
-from sessiond.errors import Conflict, SessiondError, Unavailable
+from sessiond.errors import Conflict, EngineError, LedgerError, SessiondError, Unavailable
 from sessiond.metrics import CAPTURE_MS, CAPTURES, UNSAVED_TURNS
-from sessiond.sessions.composition import resumed
-from sessiond.sessions.execution import Execution, Machine
-from sessiond.sessions.miss import find_miss
+from sessiond.sessions.deletion import forget_lines, forget_stored
+from sessiond.sessions.execution import Machine
 from sessiond.sessions.overview import Overview
-from sessiond.sessions.plan import source_of
 from sessiond.sessions.prompt import PromptRenderer
-from sessiond.sessions.register import Register
+from sessiond.sessions.register import UNNAMED, Register
+from sessiond.sessions.resumption import resume
+from sessiond.sessions.saver import Saver
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.transcript import Chat
 from sessiond.sessions.turn import (
     Health,
     OpenTurn,
     ResumeReport,
-    SessionRef,
     SessionSummary,
     TranscriptMessage,
     TurnRequest,
@@ -38,7 +36,6 @@ from sessiond.sessions.turn_task import TurnTask, Workshop
 from sessiond.sessions.turnstile import Turnstile
 
 logger = logging.getLogger(__name__)
-UNNAMED = "chat-"
 _RECENT = 32
 _RETRY_S = 5.0
 
@@ -82,7 +79,8 @@ class Lifecycle:
         self._loaded: Loaded | None = None
         self._loading: asyncio.Task[None] | None = None
         self._failure = ""
-        self._draining = False
+        self._draining = asyncio.Event()
+        self._stopping: asyncio.Task[None] | None = None
         self._turns: dict[asyncio.Task[None], TurnTask] = {}
         self._chores: list[asyncio.Task[None]] = []
 
@@ -99,37 +97,27 @@ class Lifecycle:
             await asyncio.shield(self._loading)
 
     async def stop(self) -> None:
-        """Admit nothing more, let turns end or cut them, bring everything to disk."""
-        self._draining = True
-        await self._end_turns()
-        for chore in self._chores:
-            chore.cancel()
-        if self._loading is not None and not self._loading.done():
-            self._loading.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
-        await self._register.retry()
-        if self._loaded is not None:
-            machine = self._loaded.machine
-            await machine.saver.save_for_stop()
-            await machine.engine.stop()
-            machine.saver.close()
-            machine.store.close()
-        if self._register.unsaved:
-            logger.error("%d turns could not be saved: %s", self._register.unsaved, self._problem)
-        await self._register.close()
+        """Admit nothing more, let turns end or cut them, bring everything to disk.
+
+        A model that is loading is loaded to the end first: that cannot be interrupted. Whatever
+        fails, everything is let go. May be called again: it is then the same stop.
+        """
+        if self._stopping is None:
+            self._draining.set()
+            self._stopping = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopping)
 
     async def ready(self) -> None:
-        if self._draining:
-            raise Unavailable("sessiond is stopping.", hint="Try again in a moment.")
+        self._refuse_if_draining()
         if self._loaded is not None:
             return
         try:
             async with asyncio.timeout(self._limits.load_wait):
-                await self.loaded()
+                await self._loaded_or_draining()
         except TimeoutError as error:
             raise Unavailable("The model is still loading.", hint="Try again later.") from error
-        except SessiondError as error:
-            raise Unavailable(f"The model could not be loaded: {error}") from error
+        self._refuse_if_draining()
+        self._refuse_if_failed()
 
     # --- turns
 
@@ -138,50 +126,49 @@ class Lifecycle:
         return self._loaded.model if self._loaded else None
 
     async def open(self, request: TurnRequest) -> OpenTurn:
-        if self._draining:
-            raise Unavailable("sessiond is stopping.", hint="Try again in a moment.")
-        self._turnstile.check()
+        self._refuse_if_draining()
+        self._refuse_if_failed()
         name = request.session.name or await self._unnamed(request)
-        turn = TurnTask(request, name, self._workshop, self._record_for)
+        turn = TurnTask(request, name, self._workshop)
         if self._loaded is not None:
             await turn.decide(self._workshop())
-        task = asyncio.create_task(turn.run(self.ready))
-        self._turns[task] = turn
-        task.add_done_callback(self._ended)
-        return OpenTurn(name, turn.events())
-
-    def _workshop(self) -> Workshop:
-        loaded = self._require()
-        return Workshop(
-            loaded.machine, loaded.renderer, self._register, self._turnstile, loaded.tokenizer
-        )
-
-    def _record_for(self, name: str, ref: SessionRef) -> SessionRecord:
-        """The session's record; a new one, in memory only, for an unknown name."""
-        if name in self._register:
-            return self._register[name]
-        return SessionRecord.new(name, time.time(), named=ref.named, agent=ref.agent)
+        self._turnstile.check(self._waiting)
+        self._turns[self._spawn(turn.run(self.ready))] = turn
+        return OpenTurn(name, await turn.events())
 
     async def _unnamed(self, request: TurnRequest) -> str:
         """The unnamed session whose transcript the request extends furthest, else a new name."""
         best, depth = "", 0
         recent = [r.name for r in self._register.records if _is_unnamed(r)][:_RECENT]
         for name in recent:
-            match = (await self._register.tree(name)).match(request.content)
+            try:
+                match = (await self._register.tree(name)).match(request.content)
+            except LedgerError as error:
+                logger.warning("An unnamed session is passed over: %s", error)
+                continue
             extent = match.matched_messages + match.matched_characters
             if extent > depth:
                 best, depth = name, extent
         return best or self._register.new_name()
 
+    @property
+    def _waiting(self) -> int:
+        return sum(turn.waiting for turn in self._turns.values())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._turns.pop(task, None)
         if not task.cancelled() and (error := task.exception()):
-            logger.error("A turn failed.", exc_info=error)
+            logger.error("A task failed.", exc_info=error)
 
     # --- sessions
 
     async def summaries(self) -> list[SessionSummary]:
-        return [await self._summary(record) for record in self._register.records]
+        return await self._overview.summaries(self._machine)
 
     async def summary(self, name: str) -> SessionSummary:
         return await self._summary(self._register[name])
@@ -196,19 +183,20 @@ class Lifecycle:
         return await self.summary(name)
 
     async def delete(self, name: str) -> None:
-        record = self._register[name]
-        self._refuse_if_running(name, "removed")
-        async with self._turnstile.pass_through():
-            if self._loaded is not None:
-                await self._forget_state(record, self._loaded.machine)
+        machine = self._machine
+        async with self._alone(name, "removed") as record:
+            tree = await self._register.tree(name)
             await self._register.delete(name)
+            if machine is not None:
+                await forget_lines(record, machine)
+        if machine is not None:
+            await forget_stored(tree, self._register, machine)
 
     async def park(self, name: str) -> SessionSummary:
         record = self._register[name]
         await self.ready()
-        self._refuse_if_running(name, "parked")
-        async with self._turnstile.pass_through():
-            machine = self._require().machine
+        async with self._alone(name, "parked") as record:
+            machine = self._workshop().machine
             for view in await machine.residency.lines_of(record.id):
                 await machine.residency.park(view)
             await machine.saver.write_captures()
@@ -217,9 +205,9 @@ class Lifecycle:
     async def resume(self, name: str) -> ResumeReport:
         record = self._register[name]
         await self.ready()
-        self._refuse_if_running(name, "resumed")
-        async with self._turnstile.pass_through():
-            return await self._resume(record, self._require())
+        async with self._alone(name, "resumed") as record:
+            predicted = (await self._summary(record)).back_in_ms
+            return await resume(record, self._workshop(), predicted)
 
     async def turns(self, name: str) -> list[TurnSummary]:
         return await self._overview.turns(self._register[name].name)
@@ -240,7 +228,7 @@ class Lifecycle:
 
     async def verify(self) -> VerifyReport:
         await self.ready()
-        machine = self._require().machine
+        machine = self._workshop().machine
         await machine.saver.write_captures()
         found = await asyncio.to_thread(machine.store.verify)
         return VerifyReport(
@@ -257,7 +245,7 @@ class Lifecycle:
         loaded = self._loaded
         usage = await asyncio.to_thread(loaded.machine.store.usage) if loaded else None
         if loaded:
-            await self._observe(loaded.machine)
+            _observe(loaded.machine)
         return Health(
             status=self._status(),
             detail=self._failure or self._problem,
@@ -269,7 +257,7 @@ class Lifecycle:
             codec_detail=loaded.verdict.detail if loaded else "",
             staging="none",
             running=self._turnstile.running,
-            queued=self._turnstile.waiting,
+            queued=self._waiting,
             sessions=len(self._register.records),
             unsaved_turns=self._register.unsaved,
             disk_bytes=usage.bytes if usage else 0,
@@ -285,16 +273,31 @@ class Lifecycle:
         return f"{count} turns are not saved: {problem}" if count else ""
 
     def _status(self) -> Literal["ok", "loading", "draining", "failed"]:
-        if self._draining:
+        if self._draining.is_set():
             return "draining"
         if self._failure:
             return "failed"
         return "ok" if self._loaded else "loading"
 
-    def _require(self) -> Loaded:
-        if self._loaded is None:
+    @property
+    def _machine(self) -> Machine | None:
+        return self._loaded.machine if self._loaded else None
+
+    def _workshop(self) -> Workshop:
+        loaded = self._loaded
+        if loaded is None:
             raise Unavailable("The model is still loading.", hint="Try again later.")
-        return self._loaded
+        return Workshop(
+            loaded.machine, loaded.renderer, self._register, self._turnstile, loaded.tokenizer
+        )
+
+    def _refuse_if_draining(self) -> None:
+        if self._draining.is_set():
+            raise Unavailable("sessiond is stopping.", hint="Try again in a moment.")
+
+    def _refuse_if_failed(self) -> None:
+        if self._failure:
+            raise Unavailable(f"The model could not be loaded: {self._failure}")
 
     async def _load_model(self) -> None:
         try:
@@ -302,11 +305,47 @@ class Lifecycle:
         except SessiondError as error:
             self._failure = str(error)
             raise
+        except Exception as error:
+            self._failure = repr(error)
+            raise EngineError(f"The model could not be loaded: {error!r}.") from error
         saver = self._loaded.machine.saver
         self._chores = [
-            asyncio.create_task(saver.watch(lambda: self._turnstile.running > 0)),
-            asyncio.create_task(self._retry_unsaved()),
+            self._spawn(saver.watch(lambda: self._turnstile.running > 0)),
+            self._spawn(self._retry_unsaved()),
         ]
+
+    async def _loaded_or_draining(self) -> None:
+        if self._loading is None:
+            return
+        draining = asyncio.create_task(self._draining.wait())
+        try:
+            await asyncio.wait({self._loading, draining}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            draining.cancel()
+
+    async def _stop(self) -> None:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._register.close)
+            await self._end_turns()
+            if self._loading is not None:
+                await asyncio.wait({self._loading})
+            machine = self._machine
+            if machine is not None:
+                stack.callback(machine.store.close)
+                stack.callback(machine.saver.close)
+                stack.push_async_callback(machine.engine.stop)
+                await self._end_chores(machine.saver)
+                await machine.saver.save_for_stop()
+            await self._register.retry()
+            if self._register.unsaved:
+                logger.error("%s", self._problem)
+
+    async def _end_chores(self, saver: Saver) -> None:
+        watching, *others = self._chores
+        saver.rest()
+        for chore in others:
+            chore.cancel()
+        await asyncio.wait([watching, *others])
 
     async def _retry_unsaved(self) -> None:
         while True:
@@ -317,63 +356,38 @@ class Lifecycle:
             UNSAVED_TURNS.set(self._register.unsaved)
 
     async def _end_turns(self) -> None:
-        if self._turns:
-            await asyncio.wait(list(self._turns), timeout=self._limits.drain)
-        for turn in list(self._turns.values()):
-            turn.cancel()
-        if self._turns:
-            await asyncio.wait(list(self._turns), timeout=self._limits.drain)
+        """What is under way in the context ends, by itself or cut."""
+        for _ in ("by itself", "cut"):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.drain):
+                    while self._turns:
+                        await asyncio.wait(list(self._turns))
+                    async with self._turnstile.pass_through():
+                        return
+            for turn in list(self._turns.values()):
+                turn.cancel()
 
     async def _summary(self, record: SessionRecord) -> SessionSummary:
-        return await self._overview.summary(record, self._loaded.machine if self._loaded else None)
+        return await self._overview.summary(record, self._machine)
 
-    async def _observe(self, machine: Machine) -> None:
-        counts = machine.engine.core.captures
-        CAPTURES.labels("frozen").set(counts.frozen)
-        CAPTURES.labels("direct").set(counts.direct)
-        CAPTURE_MS.set(counts.engine_ms)
-
-    def _refuse_if_running(self, name: str, verb: str) -> None:
+    @asynccontextmanager
+    async def _alone(self, name: str, verb: str) -> AsyncGenerator[SessionRecord, None]:
+        """No turn of the session is under way inside. Raises SessionNotFound, Conflict."""
         if any(turn.session == name and not turn.over for turn in self._turns.values()):
             raise Conflict(
                 f"{name!r} is running a turn and cannot be {verb}.",
                 hint="Try again when it has ended.",
             )
+        async with self._turnstile.pass_through():
+            yield self._register[name]
 
-    async def _forget_state(self, record: SessionRecord, machine: Machine) -> None:
-        """Lines in the context, and on disk what no other session stands on."""
-        await machine.residency.drop_session(record.id)
-        tree = await self._register.tree(record.name)
-        for leaf in tree.leaves():
-            stored = await asyncio.to_thread(machine.store.lookup, tree.path_tokens(leaf))
-            keys = [s.key for s in stored.snapshots] + [b.key for b in reversed(stored.blocks)]
-            await asyncio.to_thread(machine.store.drop, keys)
 
-    async def _resume(self, record: SessionRecord, loaded: Loaded) -> ResumeReport:
-        tree, machine = await self._register.tree(record.name), loaded.machine
-        leaf = tree.main_line(time.time())
-        if leaf is None:
-            return ResumeReport(record.name, "new", 0, 0, 0, 0.0, 0.0)
-        summary = await self._overview.summary(record, machine)
-        root = tree.path(leaf)[0].number
-        now = datetime.fromtimestamp(record.created).astimezone()
-        composed = resumed(tree, leaf, loaded.renderer, loaded.tokenizer, now)
-        execution = Execution(machine, Owner(record.id, root), composed.prompt)
-        began = time.monotonic()
-        outcome = await execution.land_and_evaluate()
-        elapsed = (time.monotonic() - began) * 1e3
-        plan, stored = outcome.landed.plan, outcome.landed.stored
-        return ResumeReport(
-            session=record.name,
-            source=source_of(plan, known=True),
-            tokens=len(composed.prompt),
-            restored_tokens=min(plan.restored, plan.position),
-            prefilled_tokens=len(composed.prompt) - plan.position,
-            restore_ms=elapsed,
-            predicted_ms=summary.back_in_ms,
-            miss=find_miss(composed, plan, stored, machine.memory, machine.fingerprint),
-        )
+def _observe(machine: Machine) -> None:
+    counts = machine.engine.core.captures
+    CAPTURES.labels("frozen").set(counts.frozen)
+    CAPTURES.labels("direct").set(counts.direct)
+    CAPTURE_MS.set(counts.engine_ms)
 
 
 def _is_unnamed(record: SessionRecord) -> bool:
-    return record.name.startswith(UNNAMED) and not record.named
+    return UNNAMED.fullmatch(record.name) is not None and not record.named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.tree import SessionTree, Turn
 
 T = TypeVar("T")
+UNNAMED = re.compile("chat-[0-9a-f]{12}")
+"""Names that sessiond gives."""
 KEPT_TREES = 256
 """Sessions whose turns stay in memory; those that are not in the ledger yet stay in any case."""
 

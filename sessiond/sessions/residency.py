@@ -24,13 +24,7 @@ class Residency:
     async def residents(self, session: str) -> list[Resident]:
         """Every line in the context, as session id `session` sees it."""
         return [
-            Resident(
-                seq=view.seq,
-                tokens=view.tokens,
-                window_start=view.window_start,
-                own=view.owner is not None and view.owner.session == session,
-                running=view.running,
-            )
+            as_resident(view, own=view.owner is not None and view.owner.session == session)
             for view in await self._engine.views()
             if len(view.tokens)
         ]
@@ -56,7 +50,7 @@ class Residency:
         )
 
     async def park_one(self, spared: set[int | None]) -> bool:
-        """Park the idle line that was used longest ago. False if there is none but those `spared`."""
+        """Park the idle line used longest ago. False if there is none but those `spared`."""
         idle = _idle(await self._engine.views(), spared)
         if not idle:
             return False
@@ -98,6 +92,16 @@ class Residency:
         while await self._engine.call(lambda core: core.free_cells()) < cells:
             if not await self.park_one(spared):
                 return
+
+
+def as_resident(view: SequenceView, *, own: bool) -> Resident:
+    return Resident(
+        seq=view.seq,
+        tokens=view.tokens,
+        window_start=view.window_start,
+        own=own,
+        running=view.running,
+    )
 
 
 def _idle(views: Sequence[SequenceView], spared: set[int | None]) -> list[SequenceView]:

@@ -30,5 +30,5 @@ def active_lines(verdict: Verdict, memory: Memory, available: int) -> int:
 
 
 def store_quota(free: int, used: int) -> int:
-    """The default: the smaller of 50 GiB and 20 % of what the disk has free for sessiond, in bytes."""
+    """The default in bytes: the smaller of 50 GiB and 20 % of what the disk has for sessiond."""
     return min(50 << 30, (free + used) // 5)

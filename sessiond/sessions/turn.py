@@ -29,7 +29,7 @@ MissCause = Literal[
 
 @dataclass(frozen=True, slots=True)
 class SessionRef:
-    """Which session a request names. `name` None: the unnamed session whose transcript it extends, else a new one.
+    """Which session a request names. `name` None: the unnamed one whose transcript it extends, or new.
 
     `named` says that a person chose the name (a `/s/…` path), which decides the policy.
     """
@@ -87,7 +87,7 @@ class TurnReport:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Sent after the turn is in the ledger (or `report.saved` is False). `text` is the whole reply."""
+    """Sent when the turn is in the ledger, or `report.saved` is False. `text` is the whole reply."""
 
     text: str
     report: TurnReport
@@ -106,9 +106,10 @@ class OpenTurn:
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """One row of `sessiond list`. Times are Unix seconds; `back_in_ms` is an estimate, 0 when resident.
+    """One row of `sessiond list`. Times are Unix seconds.
 
-    `reason` says in words why the whole session would have to be evaluated again, else it is "".
+    `back_in_ms` is an estimate, 0 when resident. `reason` says in words why the whole session would
+    have to be evaluated again, else it is "".
     """
 
     name: str
@@ -188,7 +189,8 @@ class VerifyReport:
 class Health:
     """`status` is "ok", "loading", "draining" or "failed"; `detail` says more when it is not "ok".
 
-    `codec` is "blocks" or "whole" (with the reason in `codec_detail`); `staging` "none" until the ring exists.
+    `codec` is "blocks" or "whole" (with the reason in `codec_detail`). `staging` is "none" until the
+    ring exists.
     """
 
     status: Literal["ok", "loading", "draining", "failed"]
@@ -220,14 +222,17 @@ class Turns(Protocol):
     async def health(self) -> Health: ...
 
     async def ready(self) -> None:
-        """Wait for the model, at most `load_wait`. Raises Unavailable (load failed, draining, too long)."""
+        """Wait for the model, at most `load_wait`.
+
+        Raises Unavailable: loading failed or takes too long, or the daemon is stopping.
+        """
         ...
 
     async def open(self, request: TurnRequest) -> OpenTurn:
         """Decide everything that needs no evaluation, then let it be streamed.
 
-        Waits for the model only where the decision needs the tokenizer and the model is there; while it
-        loads, what is wrong with the length or the template is raised from `events` instead.
+        Never waits for the model: while it loads, what is wrong with the length or the template is
+        raised from `events` instead.
         Raises InvalidRequest and its kin, QueueFull, Unavailable: before anything has changed.
         """
         ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -20,28 +19,19 @@ from sessiond.errors import (
     SessiondError,
     Unavailable,
 )
-from sessiond.metrics import (
-    COMPLETION_TOKENS,
-    MISSED_TOKENS,
-    MISSES,
-    PROMPT_TOKENS,
-    TTFT,
-    TURNS,
-    UNSAVED_TURNS,
-)
 from sessiond.sessions.composition import Composition, compose
 from sessiond.sessions.execution import Execution, Landed, Machine, Outcome
 from sessiond.sessions.miss import find_miss
 from sessiond.sessions.plan import source_of
 from sessiond.sessions.prompt import PromptRenderer
 from sessiond.sessions.register import Register
+from sessiond.sessions.report import count, log, report_of
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.transcript import Content, Text, title
 from sessiond.sessions.tree import SessionTree, Turn, TurnStats
-from sessiond.sessions.turn import Finished, Miss, TurnEvent, TurnReport, TurnRequest
+from sessiond.sessions.turn import Finished, Miss, TurnEvent, TurnRequest
 from sessiond.sessions.turnstile import Turnstile
 
-logger = logging.getLogger(__name__)
 _UNDER_WAY = Progress(0, 0, 0, 0.0)
 
 
@@ -92,7 +82,7 @@ class TurnTask:
             self._execution.cancel()
 
     async def events(self) -> AsyncGenerator[TurnEvent, None]:
-        """Under way already, so that closing it unread cancels the turn. Raises what that raised."""
+        """Under way already, so that closing it unread cancels the turn. Raises what it raised."""
         events = self._events()
         await anext(events)
         return events
@@ -207,9 +197,9 @@ class TurnTask:
         turn = _turn(shop, tree, composed, ended, stats)
         record = replace(record, title=record.title or title(composed.content))
         saved = await shop.register.commit(record, tree, turn)
-        report = _report(record, tree, turn, landed, ended, saved)
-        _count(report, shop.register.unsaved)
-        _log(record, report)
+        report = report_of(record, tree, turn, landed, ended, saved)
+        count(report, shop.register.unsaved)
+        log(record, report)
         self._queue.put_nowait(Finished(ended.text, report))
 
     def _stats(
@@ -261,56 +251,4 @@ def _turn(
         settings=fingerprint.settings,
         stats=stats,
         created=time.time(),
-    )
-
-
-def _report(
-    record: SessionRecord, tree: SessionTree, turn: Turn, landed: Landed, ended: Ended, saved: bool
-) -> TurnReport:
-    stats = turn.stats
-    return TurnReport(
-        session=record.name,
-        line=tree.line_role(turn.number, turn.created),
-        turn=turn.number,
-        source=stats.source,
-        prompt_tokens=stats.prompt_tokens,
-        cached_tokens=stats.cached,
-        restored_tokens=stats.restored,
-        prefilled_tokens=stats.prefilled,
-        completion_tokens=len(turn.reply_tokens),
-        restore_ms=landed.restore_ms,
-        ttft_ms=stats.ttft_ms,
-        prompt_ms=stats.prompt_ms,
-        predicted_ms=ended.decode_ms,
-        saved=saved,
-        finish_reason=ended.reason,
-        miss=stats.miss,
-    )
-
-
-def _count(report: TurnReport, unsaved: int) -> None:
-    TTFT.labels(report.source).observe(report.ttft_ms / 1e3)
-    PROMPT_TOKENS.labels("prefill").inc(report.prefilled_tokens)
-    PROMPT_TOKENS.labels("disk").inc(report.restored_tokens)
-    PROMPT_TOKENS.labels("memory").inc(report.cached_tokens - report.restored_tokens)
-    COMPLETION_TOKENS.inc(report.completion_tokens)
-    TURNS.labels(report.finish_reason).inc()
-    UNSAVED_TURNS.set(unsaved)
-    if report.miss:
-        MISSES.labels(report.miss.cause).inc()
-        MISSED_TOKENS.labels(report.miss.cause).inc(report.miss.tokens)
-
-
-def _log(record: SessionRecord, report: TurnReport) -> None:
-    """What people said and how they name their sessions stays out of the log."""
-    logger.info(
-        "session %s turn %d: source=%s cached=%d prefilled=%d completion=%d ttft=%.0fms miss=%s",
-        record.id[:8],
-        report.turn,
-        report.source,
-        report.cached_tokens,
-        report.prefilled_tokens,
-        report.completion_tokens,
-        report.ttft_ms,
-        report.miss.cause if report.miss else "none",
     )

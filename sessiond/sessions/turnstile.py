@@ -19,7 +19,7 @@ class Turnstile:
         self.running = 0
 
     def check(self, waiting: int) -> None:
-        """Raises QueueFull if a turn that came now, behind `waiting` others, could not even wait."""
+        """Raises QueueFull if a turn that comes behind `waiting` others could not even wait."""
         if self.running + waiting > self._capacity:
             raise QueueFull(
                 f"{waiting} requests are waiting already.", hint="Try again in a moment."

@@ -11,6 +11,7 @@ from sessiond.errors import RestoreRefused
 from tests.engine.worlds import (
     LINE,
     OTHER,
+    REAL,
     RECURRENT,
     REWINDABLE,
     SPARE,
@@ -123,6 +124,18 @@ def test_cells_of_another_line_serve_up_to_where_the_blocks_begin(world: World) 
     assert np.array_equal(bench.logits(world.tokens, record.end), record.end_logits)
 
 
+@kinds(tuple(name for name in WITH_BLOCKS if name not in REAL) + ("hybrid",))
+def test_a_block_of_another_line_shows_itself(world: World) -> None:
+    record, other, bench = world.record, world.open(), world.open()
+    other.feed(world.tokens[150 : 150 + record.cuts[1]], 0)
+    foreign = other.codec.export_block(LINE, 0, record.cuts[1])
+    for block in (foreign, *record.blocks[1:]):
+        bench.codec.import_block(block, LINE, upto=record.end)
+    if record.snapshot is not None:
+        bench.codec.import_snapshot(record.snapshot, LINE, record.end)
+    assert not np.array_equal(bench.logits(world.tokens, record.end), record.end_logits)
+
+
 # --- freeze and drain
 
 
@@ -224,9 +237,11 @@ def go_on(
     lines: tuple[int, ...] = (LINE, OTHER),
     start: int | None = None,
 ) -> None:
-    """Long enough to need every cell of the window cache again."""
+    """Long enough to need every cell of the window cache again, where there is one."""
+    if not world.memory.n_swa:
+        return
     first = record.end + TAIL + 2 if start is None else start
-    for at in range(first, first + 192, 32):
+    for at in range(first, first + 160, 32):
         for seq in lines:
             bench.context.decode(world.tokens[at : at + 32], at, seq, logits=False)
 

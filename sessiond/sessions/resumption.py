@@ -1,0 +1,40 @@
+"""A session's main line brought back into the context, as far as the next turn can use it."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from sessiond.engine.sequence import Owner
+from sessiond.sessions.composition import resumed
+from sessiond.sessions.execution import Execution
+from sessiond.sessions.miss import find_miss
+from sessiond.sessions.plan import source_of
+from sessiond.sessions.schema import SessionRecord
+from sessiond.sessions.turn import ResumeReport
+from sessiond.sessions.turn_task import Workshop
+
+
+async def resume(record: SessionRecord, shop: Workshop, predicted_ms: float) -> ResumeReport:
+    """Under the turnstile. Raises LedgerError, EngineError, TemplateError."""
+    tree, machine = await shop.register.tree(record.name), shop.machine
+    leaf = tree.main_line(time.time())
+    if leaf is None:
+        return ResumeReport(record.name, "new", 0, 0, 0, 0.0, 0.0)
+    now = datetime.fromtimestamp(record.created).astimezone()
+    composed = resumed(tree, leaf, shop.renderer, shop.tokenizer, now)
+    owner = Owner(record.id, tree.path(leaf)[0].number)
+    began = time.monotonic()
+    outcome = await Execution(machine, owner, composed.prompt).land_and_evaluate()
+    elapsed = (time.monotonic() - began) * 1e3
+    plan = outcome.landed.plan
+    return ResumeReport(
+        session=record.name,
+        source=source_of(plan, known=True),
+        tokens=len(composed.prompt),
+        restored_tokens=min(plan.restored, plan.position),
+        prefilled_tokens=outcome.ended.prefilled,
+        restore_ms=elapsed,
+        predicted_ms=predicted_ms,
+        miss=find_miss(composed, outcome.landed, machine.memory, machine.fingerprint),
+    )
