@@ -189,16 +189,19 @@ class Daemon:
         )
         return sum(sample.value for sample in samples if sample.name == name)
 
-    def wait_until_saved(self, quiet: float = SETTLED_S) -> None:
-        """Returns when no state was written for `quiet` seconds. Raises DaemonFailed."""
+    def wait_until_saved(self, quiet: float = SETTLED_S, *, more_than: float = -1.0) -> None:
+        """Returns when no state was written for `quiet` seconds. Raises DaemonFailed.
+
+        `more_than` bytes must have been written since the start: then a shorter `quiet` will do.
+        """
         deadline = time.monotonic() + SAVE_TIMEOUT_S
         written, since = -1.0, time.monotonic()
-        while time.monotonic() - since < quiet:
+        while written <= more_than or time.monotonic() - since < quiet:
             now = self.metric("sessiond_store_written_bytes_total")
             if now != written:
                 written, since = now, time.monotonic()
             if time.monotonic() > deadline:
-                raise DaemonFailed(f"It writes without end.\n{self._told()}")
+                raise DaemonFailed(f"Not saved after {SAVE_TIMEOUT_S:.0f} s.\n{self._told()}")
             time.sleep(2 * _POLL_S)
 
     # --- inside
@@ -226,9 +229,12 @@ class Daemon:
 
     def _is_ready(self) -> bool:
         try:
-            return self.http.get("/health").status_code == 200
+            answer = self.http.get("/health")
         except httpx.TransportError:
             return False
+        if answer.status_code not in (200, 503) or answer.json()["status"] == "failed":
+            raise DaemonFailed(f"/health: {answer.status_code} {answer.text}\n{self._told()}")
+        return answer.status_code == 200
 
     def _forget(self) -> None:
         if self._http is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,10 @@ from sessiond.errors import EngineError, PoolFull, RestoreRefused
 FREEZE_SPARES = 2
 SPARES = FREEZE_SPARES + 2
 """Sequence ids beside those of the lines: two for freezing, the mover, and one kept empty."""
+_EXPORT_MS = 5.0
+_EXPORT_SHARE = 0.05
+"""Blocks are exported for so long between two steps, or for this share of the last one: with one
+block a step, saving would fall behind a prefill of two blocks a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class EngineCore:
         self._frozen: deque[tuple[int, Tokens, Owner | None]] = deque()
         self._drained: list[Capture] = []
         self._active: list[ActiveRun] = []
+        self._step_ms = 0.0
 
     @property
     def busy(self) -> bool:
@@ -94,7 +99,8 @@ class EngineCore:
         return active
 
     def step(self) -> None:
-        """Raises DecodeFailed; the caller must then `reset`."""
+        """Raises DecodeFailed; the caller must then `fail_all`."""
+        began = time.monotonic()
         for active in [run for run in self._active if run.cancelled]:
             self._end(active, "cancelled")
         self._decode([run for run in self._active if run.decoding and not run.starved])
@@ -102,6 +108,7 @@ class EngineCore:
             if not active.decoding and not active.starved:
                 self._prefill(active)
                 break
+        self._step_ms = (time.monotonic() - began) * 1e3
 
     def go_on(self, seq: int) -> None:
         """Let the starved run of `seq` try again."""
@@ -165,6 +172,21 @@ class EngineCore:
         if sequence.epoch != epoch or len(sequence) < stop:
             return None
         return self.codec.export_block(seq, start, stop)
+
+    def export_blocks(
+        self, seq: int, epoch: int, spans: Iterable[tuple[int, int]]
+    ) -> list[Payload] | None:
+        """The first block of `spans`, and as many more as take little time beside a step."""
+        began, payloads = time.monotonic(), list[Payload]()
+        budget = max(_EXPORT_MS, _EXPORT_SHARE * self._step_ms if self.busy else 0.0)
+        for start, stop in spans:
+            payload = self.export_block(seq, epoch, start, stop)
+            if payload is None:
+                return None
+            payloads.append(payload)
+            if (time.monotonic() - began) * 1e3 >= budget:
+                break
+        return payloads
 
     def export_snapshot(self, seq: int) -> Capture:
         sequence = self.sequences[seq]

@@ -52,7 +52,8 @@ class Engine:
         with self._wake:
             self._stopping = True
             self._wake.notify()
-        await asyncio.to_thread(self._thread.join)
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join)
 
     @property
     def core(self) -> EngineCore:

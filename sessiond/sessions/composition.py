@@ -21,6 +21,7 @@ class Composition:
 
     `content` is what is new. `known` are the tokens that were evaluated before for the same words,
     for saying what was lost; `known_turn` brought them. There are none of another vocabulary.
+    `goes_back`: the line was gone on with before.
     """
 
     parent: int | None
@@ -29,6 +30,7 @@ class Composition:
     content: Content
     known: Tokens
     known_turn: Turn | None
+    goes_back: bool = False
 
     @property
     def own_tokens(self) -> Tokens:
@@ -45,14 +47,14 @@ def compose(
     again = _path_tokens(tree, twin.number, tokenizer) if twin is not None else None
     if twin is not None and again is not None:
         prompt = again[: len(again) - len(twin.reply_tokens)]
-        return Composition(match.turn, twin.kept, prompt, new, again, twin)
+        return Composition(match.turn, twin.kept, prompt, new, again, twin, goes_back=True)
     known_turn = tree[match.turn] if match.turn is not None else None
     base = _path_tokens(tree, match.turn, tokenizer)
     prompt = _extended(content, match.matched_messages, new, base, renderer, now)
     kept = common_prefix(prompt, base) if base is not None else 0
-    return Composition(
-        match.turn, kept, prompt, new, _NOTHING if base is None else base, known_turn
-    )
+    known = _NOTHING if base is None else base
+    goes_back = match.turn is not None and match.turn not in tree.leaves()
+    return Composition(match.turn, kept, prompt, new, known, known_turn, goes_back)
 
 
 def _path_tokens(tree: SessionTree, turn: int | None, tokenizer: str) -> Tokens | None:

@@ -50,7 +50,7 @@ async def forget_lines(record: SessionRecord, machine: Machine) -> None:
 
 
 async def forget_stored(tree: SessionTree, register: Register, machine: Machine) -> None:
-    """After the session has left the register. Of the state of the current model. Raises StateError.
+    """After the session has left the register; state of the current model. Raises StateError.
 
     A turn that begins meanwhile may lose what it could have used; that costs prefill, nothing else.
     """

@@ -98,6 +98,8 @@ class Execution:
 
         def forward(event: Progress | Delta) -> None:
             self._emitted = self._emitted or isinstance(event, Delta)
+            if isinstance(event, Progress):
+                self._machine.saver.progressed()
             sink(event)
 
         for last in (False, True):

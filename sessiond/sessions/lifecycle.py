@@ -21,7 +21,6 @@ from sessiond.sessions.register import UNNAMED, Register
 from sessiond.sessions.resumption import resume
 from sessiond.sessions.saver import Saver
 from sessiond.sessions.schema import SessionRecord
-from sessiond.sessions.transcript import Chat
 from sessiond.sessions.turn import (
     Health,
     OpenTurn,
@@ -128,11 +127,12 @@ class Lifecycle:
     async def open(self, request: TurnRequest) -> OpenTurn:
         self._refuse_if_draining()
         self._refuse_if_failed()
+        self._turnstile.check(self._waiting)
         name = request.session.name or await self._unnamed(request)
         turn = TurnTask(request, name, self._workshop)
         if self._loaded is not None:
             await turn.decide(self._workshop())
-        self._turnstile.check(self._waiting)
+            self._turnstile.check(self._waiting)
         self._turns[self._spawn(turn.run(self.ready))] = turn
         return OpenTurn(name, await turn.events())
 
@@ -184,7 +184,7 @@ class Lifecycle:
 
     async def delete(self, name: str) -> None:
         machine = self._machine
-        async with self._alone(name, "removed") as record:
+        async with self._alone(name, "removed", needs_model=False) as record:
             tree = await self._register.tree(name)
             await self._register.delete(name)
             if machine is not None:
@@ -193,8 +193,6 @@ class Lifecycle:
             await forget_stored(tree, self._register, machine)
 
     async def park(self, name: str) -> SessionSummary:
-        record = self._register[name]
-        await self.ready()
         async with self._alone(name, "parked") as record:
             machine = self._workshop().machine
             for view in await machine.residency.lines_of(record.id):
@@ -203,8 +201,6 @@ class Lifecycle:
         return await self._summary(record)
 
     async def resume(self, name: str) -> ResumeReport:
-        record = self._register[name]
-        await self.ready()
         async with self._alone(name, "resumed") as record:
             predicted = (await self._summary(record)).back_in_ms
             return await resume(record, self._workshop(), predicted)
@@ -213,18 +209,7 @@ class Lifecycle:
         return await self._overview.turns(self._register[name].name)
 
     async def transcript(self, name: str) -> list[TranscriptMessage]:
-        tree = await self._register.tree(self._register[name].name)
-        leaf = tree.main_line(time.time())
-        said: list[TranscriptMessage] = []
-        for turn in tree.path(leaf) if leaf is not None else ():
-            new = (
-                [(message.role, message.content) for message in turn.content.messages]
-                if isinstance(turn.content, Chat)
-                else [("text", turn.content.prompt)]
-            )
-            for role, content in [*new, ("assistant", turn.reply)]:
-                said.append(TranscriptMessage(turn.number, role, content))
-        return said
+        return await self._overview.transcript(self._register[name].name)
 
     async def verify(self) -> VerifyReport:
         await self.ready()
@@ -371,15 +356,20 @@ class Lifecycle:
         return await self._overview.summary(record, self._machine)
 
     @asynccontextmanager
-    async def _alone(self, name: str, verb: str) -> AsyncGenerator[SessionRecord, None]:
-        """No turn of the session is under way inside. Raises SessionNotFound, Conflict."""
+    async def _alone(
+        self, name: str, verb: str, *, needs_model: bool = True
+    ) -> AsyncGenerator[SessionRecord, None]:
+        """No turn is under way inside. Raises SessionNotFound, Unavailable, Conflict."""
+        known = self._register[name]
+        if needs_model:
+            await self.ready()
         if any(turn.session == name and not turn.over for turn in self._turns.values()):
             raise Conflict(
                 f"{name!r} is running a turn and cannot be {verb}.",
                 hint="Try again when it has ended.",
             )
         async with self._turnstile.pass_through():
-            yield self._register[name]
+            yield self._register[known.name]
 
 
 def _observe(machine: Machine) -> None:

@@ -34,17 +34,20 @@ def find_miss(
         return None
     if retokenized:
         return Miss("model_changed", "The session was made with another tokenizer.", lost)
-    return Miss(*_cause(landed, memory, turn, current), lost)
+    cause, why = _of_turn(turn, current) or _of_state(landed, memory, composed.goes_back)
+    return Miss(cause, why, lost)
 
 
-def _cause(
-    landed: Landed, memory: Memory, turn: Turn, current: Fingerprint
-) -> tuple[MissCause, str]:
+def _of_turn(turn: Turn, current: Fingerprint) -> tuple[MissCause, str] | None:
+    if turn.fingerprint == current.value:
+        return None
+    if turn.model != current.model:
+        return "model_changed", "The model file is not the one that evaluated them."
+    return "settings_changed", "The llama.cpp library or the KV settings have changed."
+
+
+def _of_state(landed: Landed, memory: Memory, goes_back: bool) -> tuple[MissCause, str]:
     plan, stored = landed.plan, landed.stored
-    if turn.fingerprint != current.value:
-        if turn.model != current.model:
-            return "model_changed", "The model file is not the one that evaluated them."
-        return "settings_changed", "The llama.cpp library or the KV settings have changed."
     if landed.refused:
         return "other", "llama.cpp did not accept their saved state."
     reasons = {loss.reason for loss in stored.lost if loss.position >= plan.position}
@@ -54,6 +57,6 @@ def _cause(
         return "damaged", "The file with their saved state is gone."
     if State.EVICTED in reasons:
         return "evicted", "Their saved state was removed to stay within the disk quota."
-    if plan.cells > plan.position:
+    if plan.cells > plan.position or (goes_back and not memory.has_blocks):
         return "no_snapshot", f"This model's state ({memory.kind}) was not captured any nearer."
     return "not_saved", "Their state had not been saved when it was lost."

@@ -15,8 +15,9 @@ from sessiond.sessions.plan import Plan, plan
 from sessiond.sessions.register import Register
 from sessiond.sessions.residency import as_resident
 from sessiond.sessions.schema import SessionRecord
+from sessiond.sessions.transcript import Chat
 from sessiond.sessions.tree import SessionTree, Turn
-from sessiond.sessions.turn import SessionState, SessionSummary, TurnSummary
+from sessiond.sessions.turn import SessionState, SessionSummary, TranscriptMessage, TurnSummary
 from sessiond.store.found import Stored, Usage
 
 _NOWHERE = Plan(position=0)
@@ -87,6 +88,16 @@ class Overview:
         main = tree.main_path(time.time())
         return [_turn_summary(turn, turn.number in main) for turn in tree]
 
+    async def transcript(self, name: str) -> list[TranscriptMessage]:
+        """Of the main line. Raises LedgerError."""
+        tree = await self._register.tree(name)
+        leaf = tree.main_line(time.time())
+        said: list[TranscriptMessage] = []
+        for turn in tree.path(leaf) if leaf is not None else ():
+            said += [TranscriptMessage(turn.number, *new) for new in _new_in(turn)]
+            said.append(TranscriptMessage(turn.number, "assistant", turn.reply))
+        return said
+
     async def _standing(self, record: SessionRecord, scene: _Scene) -> _Standing:
         mark = scene.mark(record)
         seen, standing = self._known.get(record.id, (None, _Standing()))
@@ -152,7 +163,7 @@ async def _standing_of(
     return replace(
         standing,
         prospect=replace(found, blocks=(), snapshot=None),
-        bytes=sum(state.bytes for state in (*stored.blocks, *stored.snapshots)),
+        bytes=sum(b.bytes for b in stored.blocks) + sum(s.bytes for s in stored.snapshots),
         reason="" if found.position else _reason(tree[leaf], machine),
     )
 
@@ -183,6 +194,12 @@ def _reason(leaf: Turn, machine: Machine) -> str:
 def _hit_rate(tree: SessionTree) -> float:
     prompt = sum(turn.stats.prompt_tokens for turn in tree)
     return sum(turn.stats.cached for turn in tree) / prompt if prompt else 0.0
+
+
+def _new_in(turn: Turn) -> list[tuple[str, str]]:
+    if isinstance(turn.content, Chat):
+        return [(message.role, message.content) for message in turn.content.messages]
+    return [("text", turn.content.prompt)]
 
 
 def _turn_summary(turn: Turn, main: bool) -> TurnSummary:

@@ -143,7 +143,7 @@ def _combined(
     """Cells of a resident as far as they are shared, then blocks, then the snapshot."""
     keep = min(shared, position) if resident else 0
     needed = [b for b in stored.blocks if b.start + b.usable > keep and b.start < position]
-    if not memory.has_blocks:
+    if keep == position or not memory.has_blocks:
         needed = []
     if needed:
         keep = min(keep, needed[0].start)

@@ -8,6 +8,7 @@ a fast sequence of turns supersedes are never written.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -65,11 +66,16 @@ class Saver:
         self._interim: dict[Owner | None, str] = {}
         self._saved: dict[int, _Saved] = {}
         self._last_activity = time.monotonic()
-        self._resting = asyncio.Event()
+        self._poked = asyncio.Event()
+        self._resting = False
 
     def active(self) -> None:
         """A turn began or ended."""
         self._last_activity = time.monotonic()
+
+    def progressed(self) -> None:
+        """A prefill has evaluated a chunk: look soon, it may be much."""
+        self._poked.set()
 
     async def watch(self, busy: Callable[[], bool]) -> None:
         """Looks again and again what has to be written, until `rest`. `busy`: a turn is running."""
@@ -84,7 +90,8 @@ class Saver:
 
     def rest(self) -> None:
         """Let `watch` end when what it is at is done."""
-        self._resting.set()
+        self._resting = True
+        self._poked.set()
 
     async def save_all(self) -> None:
         """Every resident line, as far as it is not on disk yet."""
@@ -156,11 +163,11 @@ class Saver:
         self._writer.shutdown()
 
     async def _rests_within(self, seconds: float) -> bool:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                return await self._resting.wait()
-        except TimeoutError:
-            return False
+                await self._poked.wait()
+        self._poked.clear()
+        return self._resting
 
     async def _write_waiting(self) -> None:
         await self.collect()
@@ -205,21 +212,24 @@ class Saver:
             tokens = capture.tokens
         if self._memory.has_blocks and not await self._save_cells(view, tokens, stored.tokens):
             return
+        await self._write_waiting()
         if capture is not None:
             await self._put_snapshot(capture, interim=view.running)
-        await self._write_waiting()
         self._saved[view.seq] = _Saved(view.epoch, len(tokens), began)
 
     async def _save_cells(self, view: SequenceView, tokens: Tokens, stored: int) -> bool:
-        """Blocks of [stored, end), one engine step each. False if the line changed meanwhile."""
+        """Blocks of [stored, end), a few each engine step. False if the line changed meanwhile."""
         if stored >= len(tokens):
             return True
-        for start in range(stored - stored % BLOCK_TOKENS, len(tokens), BLOCK_TOKENS):
-            stop = min(start + BLOCK_TOKENS, len(tokens))
-            payload = await self._engine.call(_exporting(view.seq, view.epoch, start, stop))
-            if payload is None:
+        starts = range(stored - stored % BLOCK_TOKENS, len(tokens), BLOCK_TOKENS)
+        spans = [(start, min(start + BLOCK_TOKENS, len(tokens))) for start in starts]
+        while spans:
+            payloads = await self._engine.call(_exporting(view.seq, view.epoch, tuple(spans)))
+            if payloads is None:
                 return False
-            await self._write(_putting(self._store, tokens[:stop], start, payload))
+            for payload in payloads:
+                start, stop = spans.pop(0)
+                await self._write(_putting(self._store, tokens[:stop], start, payload))
         return True
 
     async def _save_whole(self, view: SequenceView) -> None:
@@ -292,9 +302,9 @@ def _count_failure(error: Exception) -> None:
 
 
 def _exporting(
-    seq: int, epoch: int, start: int, stop: int
-) -> Callable[[EngineCore], Payload | None]:
-    return lambda core: core.export_block(seq, epoch, start, stop)
+    seq: int, epoch: int, spans: tuple[tuple[int, int], ...]
+) -> Callable[[EngineCore], list[Payload] | None]:
+    return lambda core: core.export_blocks(seq, epoch, spans)
 
 
 def _putting(store: Store, tokens: Tokens, start: int, payload: Payload) -> Callable[[], int]:

@@ -29,8 +29,9 @@ MissCause = Literal[
 
 @dataclass(frozen=True, slots=True)
 class SessionRef:
-    """Which session a request names. `name` None: the unnamed one whose transcript it extends, or new.
+    """Which session a request names.
 
+    `name` None: the unnamed session whose transcript it extends, else a new one.
     `named` says that a person chose the name (a `/s/…` path), which decides the policy.
     """
 
@@ -87,7 +88,7 @@ class TurnReport:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Sent when the turn is in the ledger, or `report.saved` is False. `text` is the whole reply."""
+    """Sent after the turn is in the ledger, or `report.saved` is False. `text` is all of it."""
 
     text: str
     report: TurnReport
@@ -189,8 +190,8 @@ class VerifyReport:
 class Health:
     """`status` is "ok", "loading", "draining" or "failed"; `detail` says more when it is not "ok".
 
-    `codec` is "blocks" or "whole" (with the reason in `codec_detail`). `staging` is "none" until the
-    ring exists.
+    `codec` is "blocks" or "whole" (with the reason in `codec_detail`). `staging` is "none" until
+    the ring exists.
     """
 
     status: Literal["ok", "loading", "draining", "failed"]

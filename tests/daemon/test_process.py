@@ -93,22 +93,24 @@ def test_the_real_openai_client_streams_and_reads_usage(daemon: Daemon) -> None:
     assert client.models.list().data[0].id == whole.model
 
 
-def test_state_is_written_under_uninterrupted_load(daemon: Daemon) -> None:
-    """A prompt of more tokens than may be unsaved, and no idle moment before its end.
+def test_state_is_written_under_uninterrupted_load(hybrid_path: Path, tmp_path: Path) -> None:
+    """A prompt of many times the tokens that may be unsaved, then kill -9 at the first token.
 
-    Result: when the first token comes, blocks are on disk already.
+    Result: the turn was not acknowledged, but of its prompt at most 4,096 tokens are lost.
     """
-    words = " ".join(str(number) for number in range(1700))
-    with daemon.http.stream(
-        "POST",
-        "/s/long/v1/completions",
-        json={"prompt": words, "max_tokens": 200, "temperature": 0, "stream": True},
-    ) as stream:
-        for line in stream.iter_lines():
-            if '"text":' in line:
-                break
-        tokens = 256 * len(state_files(daemon.state))
-        assert tokens >= 3072
+    words = " ".join(str(number) for number in range(5500))
+    body = {"prompt": words, "max_tokens": 4, "temperature": 0}
+    with Daemon(hybrid_path, tmp_path / "state") as daemon:
+        with daemon.http.stream(
+            "POST", "/s/long/v1/completions", json={**body, "stream": True}
+        ) as stream:
+            next(line for line in stream.iter_lines() if '"text":' in line)
+            daemon.kill()
+        daemon.start()
+        answer = daemon.complete("long", words, max_tokens=4, temperature=0)
+        assert answer.prompt_tokens > 5 * 4096
+        assert answer.report["source"] == "disk"
+        assert answer.evaluated <= 4096
 
 
 @pytest.mark.parametrize("damage", ["deleted", "flipped", "truncated"])

@@ -124,7 +124,7 @@ def test_cells_of_another_line_serve_up_to_where_the_blocks_begin(world: World) 
     assert np.array_equal(bench.logits(world.tokens, record.end), record.end_logits)
 
 
-@kinds(tuple(name for name in WITH_BLOCKS if name not in REAL) + ("hybrid",))
+@kinds(("hybrid", *(name for name in WITH_BLOCKS if name not in REAL)))
 def test_a_block_of_another_line_shows_itself(world: World) -> None:
     record, other, bench = world.record, world.open(), world.open()
     other.feed(world.tokens[150 : 150 + record.cuts[1]], 0)

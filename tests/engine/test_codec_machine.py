@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import settings
@@ -43,14 +44,14 @@ def next_logits(context: FakeContext, seq: int, position: int) -> bytes:
     return copy.logits(-1).tobytes()
 
 
-@lru_cache(maxsize=None)
+@cache
 def oracle(memory: Memory, line: Line) -> bytes:
     context = fresh(memory)
     feed(context, 0, line, 0)
     return next_logits(context, 0, len(line))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Saved:
     """Blocks of [0, cuts[1]), [cuts[1], cuts[2]) … and the snapshot at the end of `line`."""
 
@@ -107,16 +108,16 @@ class CodecMachine(RuleBasedStateMachine):
         self.build(saved, seq, 0, data)
 
     @precondition(lambda self: self.saved)
-    @rule(source=seqs, target=seqs, data=st.data())
-    def restore_beside_cells(self, source: int, target: int, data: st.DataObject) -> None:
+    @rule(source=seqs, into=seqs, data=st.data())
+    def restore_beside_cells(self, source: int, into: int, data: st.DataObject) -> None:
         """The cells of a line as far as they are the saved ones, then blocks, then the snapshot."""
         saved = data.draw(st.sampled_from(self.saved))
         cuts = [at for at in saved.cuts if self.lines[source][:at] == saved.line[:at]]
         kept = data.draw(st.sampled_from(cuts)) if self.memory.has_blocks else 0
         if kept > len(self.lines[source]):
             kept = 0
-        self.codec.keep_cells(source, target, kept)
-        self.build(saved, target, saved.cuts.index(kept), data)
+        self.codec.keep_cells(source, into, kept)
+        self.build(saved, into, saved.cuts.index(kept), data)
 
     def build(self, saved: Saved, seq: int, first: int, data: st.DataObject) -> None:
         position = len(saved.line)
@@ -130,18 +131,18 @@ class CodecMachine(RuleBasedStateMachine):
         assert self.codec.stands_at(seq, position)
         self.lines[seq] = saved.line[:position]
 
-    @rule(source=seqs, target=seqs, data=st.data())
-    def fork(self, source: int, target: int, data: st.DataObject) -> None:
-        if source == target or not self.lines[source]:
+    @rule(source=seqs, into=seqs, data=st.data())
+    def fork(self, source: int, into: int, data: st.DataObject) -> None:
+        if source == into or not self.lines[source]:
             return
         position = data.draw(st.integers(1, len(self.lines[source])))
         possible = self.can_stand_at(source, position)
         try:
-            self.codec.fork(source, target, position)
+            self.codec.fork(source, into, position)
         except RestoreRefused:
             assert not possible
             position = 0
-        self.lines[target] = self.lines[source][:position]
+        self.lines[into] = self.lines[source][:position]
 
     @rule(seq=seqs, data=st.data())
     def rewind(self, seq: int, data: st.DataObject) -> None:
@@ -162,8 +163,7 @@ class CodecMachine(RuleBasedStateMachine):
     def blocks_of(self, seq: int, size: int) -> Saved:
         line = self.lines[seq]
         cuts = (*range(0, len(line), size), len(line)) if self.memory.has_blocks else (0,)
-        spans = zip(cuts, cuts[1:], strict=False)
-        blocks = tuple(self.codec.export_block(seq, start, stop) for start, stop in spans)
+        blocks = tuple(self.codec.export_block(seq, start, stop) for start, stop in pairwise(cuts))
         return Saved(line, cuts, blocks, None)
 
     def can_stand_at(self, seq: int, position: int) -> bool:
@@ -188,7 +188,7 @@ class CodecMachine(RuleBasedStateMachine):
 
 
 TestCodecMachine = CodecMachine.TestCase
-TestCodecMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestCodecMachine.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
 
 
 def test_the_oracle_tells_lines_apart() -> None:

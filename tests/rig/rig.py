@@ -1,4 +1,4 @@
-"""Start it, talk to it, stop it (or drop it as `kill -9` would), start it again on the same files."""
+"""Start it, talk to it, stop it (or drop it as `kill -9` would), start it again on its files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sessiond.sessions.register import Register
 from sessiond.sessions.residency import Residency
 from sessiond.sessions.saver import Saver
 from sessiond.sessions.transcript import Content, Text, read_chat
-from sessiond.sessions.turn import Finished, SessionRef, TurnReport, TurnRequest
+from sessiond.sessions.turn import Finished, OpenTurn, SessionRef, TurnReport, TurnRequest
 from sessiond.store.store import Store
 
 GREEDY = Sampling(temperature=0)
@@ -108,6 +108,9 @@ class Rig:
     quota: int = 1 << 34
     limits: Limits = field(default_factory=lambda: Limits(drain=5.0))
     whole: bool = False
+    tokenizer: str | None = None
+    limit: int | None = None
+    """The most tokens of one line; else what the context and the model allow."""
 
     @asynccontextmanager
     async def daemon(self, *, kill: bool = False) -> AsyncGenerator[Daemon, None]:
@@ -137,13 +140,45 @@ class Daemon:
 
     async def kill(self) -> None:
         """Nothing is written any more; only what the process holds is let go."""
-        for chore in self.lifecycle._chores:
-            chore.cancel()
-        await asyncio.gather(*self.lifecycle._chores, return_exceptions=True)
+        tasks = [*self.lifecycle._chores, *self.lifecycle._turns]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.machine.engine.stop()
         self.machine.saver.close()
         self.machine.store.close()
         await self.lifecycle._register.close()
+
+    @property
+    def evaluated(self) -> int:
+        """Tokens that a FakeContext has evaluated so far, prompts and replies."""
+        count: int = self.context._context.evaluated  # type: ignore[attr-defined]
+        return count
+
+    async def open(
+        self,
+        session: str | None,
+        messages: Sequence[dict[str, Any]] | str,
+        *,
+        max_tokens: int | None = 12,
+        sampling: Sampling = GREEDY,
+        stop: tuple[str, ...] = (),
+        logprobs: int | None = None,
+        named: bool = True,
+        ignore_eos: bool = False,
+    ) -> OpenTurn:
+        """One turn, admitted. A string is a raw completion."""
+        content: Content = (
+            Text(messages) if isinstance(messages, str) else read_chat(list(messages))
+        )
+        request = TurnRequest(
+            SessionRef(session, named=named and session is not None),
+            content,
+            sampling,
+            Ending(max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos),
+            logprobs,
+        )
+        return await self.lifecycle.open(request)
 
     async def say(
         self,
@@ -157,18 +192,16 @@ class Daemon:
         named: bool = True,
     ) -> Reply:
         """One turn to its end. A string is a raw completion."""
-        content: Content = (
-            Text(messages) if isinstance(messages, str) else read_chat(list(messages))
-        )
-        request = TurnRequest(
-            SessionRef(session, named=named and session is not None),
-            content,
-            sampling,
-            Ending(max_tokens=max_tokens, stop=stop),
-            logprobs,
+        opened = await self.open(
+            session,
+            messages,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            stop=stop,
+            logprobs=logprobs,
+            named=named,
         )
         before = len(self.context.rows)
-        opened = await self.lifecycle.open(request)
         finished: Finished | None = None
         async for event in opened.events:
             if isinstance(event, Finished):
@@ -204,13 +237,13 @@ class Daemon:
             memory=info.memory,
             fingerprint=rig.fingerprint,
             rates=Rates(),
-            limit=min(n_ctx, info.n_ctx_train),
+            limit=rig.limit or min(n_ctx, info.n_ctx_train),
         )
         source = rig.template or info.chat_template
         return Loaded(
             machine=self.machine,
             renderer=TemplateRenderer(engine.model, ChatTemplate(source) if source else None),
-            tokenizer=info.tokenizer,
+            tokenizer=rig.tokenizer or info.tokenizer,
             model=info.name,
             n_ctx=n_ctx,
             n_ctx_train=info.n_ctx_train,

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    """Where a daemon under test lives: in memory if there is such a place, since it syncs a lot."""
+    if not MEMORY.is_dir():
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=MEMORY, prefix="sessiond-test-") as directory:
+        yield Path(directory)
