@@ -130,11 +130,14 @@ def _device_bytes(pid: int) -> int:
     return int(fields["write_bytes"])
 
 
-def measure(names: Sequence[str], turns: int, *, park: bool) -> dict[str, list[Written]]:
+def measure(
+    names: Sequence[str], turns: int, *, park: bool, threads: int
+) -> dict[str, list[Written]]:
     found: dict[str, list[Written]] = {}
     for name in names:
         progress(f"{name}: {turns} turns")
-        with workplace() as folder, Daemon(model_path(name), folder / "state") as daemon:
+        model, options = model_path(name), ("--model-threads", str(threads))
+        with workplace() as folder, Daemon(model, folder / "state", options) as daemon:
             talk = Talk(daemon, park=park)
             found[name] = [talk.turn() for _ in range(turns)]
     return found
@@ -189,6 +192,7 @@ def main(
         str, typer.Option(help="Names, with commas.")
     ] = "smollm2,hybrid-tiny,mamba2-tiny",
     turns: Annotated[int, typer.Option(help="Turns of each session.", min=4)] = 40,
+    threads: Annotated[int, typer.Option(help="0: the physical cores.")] = 0,
     park: Annotated[
         bool, typer.Option("--park", help="Park after each turn instead of waiting.")
     ] = False,
@@ -198,9 +202,9 @@ def main(
 ) -> None:
     """Bytes written per turn over forty turns: state files, ledger, and all of the process."""
     if quick:
-        models, turns, park = "hybrid-tiny,mamba2-tiny", 12, True
+        models, turns, threads, park = "hybrid-tiny,mamba2-tiny", 6, 1, True
     before = environment()
-    found = measure(models.split(","), turns, park=park)
+    found = measure(models.split(","), turns, park=park, threads=threads)
     document = results.document(
         "bench_writes",
         {"turns": turns, "saved_by": "park" if park else "idle", "reply_tokens": REPLY},

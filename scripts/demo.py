@@ -103,15 +103,15 @@ class Agent:
         return answer
 
 
-def play(model: Path, state: Path, max_tokens: int, say: Say) -> list[Row]:
+def play(daemon: Daemon, max_tokens: int, say: Say) -> list[Row]:
     """The whole play. Raises DaemonFailed."""
-    with Daemon(model, state) as daemon:
-        say(f"sessiond serves {model.stem} on {daemon.url}, process {daemon.pid}.\n\n")
+    with daemon:
+        say(f"sessiond serves {daemon.model.stem} on {daemon.url}, process {daemon.pid}.\n\n")
         agent = Agent(daemon, say, max_tokens)
         rows = [agent.turn(kind, text) for kind, text in BEFORE]
         say("Nothing to do: the daemon now saves the state (it waits a second, and promises 30).\n")
         daemon.wait_until_saved()
-        files = state_files(state)
+        files = state_files(daemon.state)
         megabytes = sum(path.stat().st_size for path in files) / 1e6
         say(f"On disk: {megabytes:.0f} MB in {counted(len(files), 'file')}.\n")
         say(f"kill -9 {daemon.pid}. All that was in its memory is gone.\n")
@@ -156,6 +156,7 @@ def main(
         Path | None, typer.Option(help="A GGUF. Not said: the embedded one.", exists=True)
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of each reply.", min=1)] = 40,
+    threads: Annotated[int, typer.Option(help="0: the physical cores.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """An agent talks to a daemon, the daemon is killed with kill -9, and the talk goes on."""
@@ -166,7 +167,8 @@ def main(
         stream.flush()
 
     with workplace() as folder:
-        rows = play(model or fetch(SMOLLM2), folder / "state", max_tokens, say)
+        options = ("--model-threads", str(threads))
+        rows = play(Daemon(model or fetch(SMOLLM2), folder / "state", options), max_tokens, say)
     said = verdict(rows)
     if as_json:
         print_json([asdict(row) for row in rows])

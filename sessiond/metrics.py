@@ -90,3 +90,28 @@ CAPTURES = Gauge(
 CAPTURE_MS = Gauge(
     "sessiond_capture_engine_milliseconds", "Engine time spent on captures.", registry=REGISTRY
 )
+RING_BYTES = Gauge(
+    "sessiond_ring_bytes",
+    "Host memory of the snapshot ring, reserved and idle memory included.",
+    registry=REGISTRY,
+)
+RING_BUDGET = Gauge(
+    "sessiond_ring_budget_bytes", "What the snapshot ring may have at most.", registry=REGISTRY
+)
+RING_ENTRIES = Gauge(
+    "sessiond_ring_entries",
+    "Snapshots in the ring, those being written included.",
+    registry=REGISTRY,
+)
+RING_EVICTIONS = Counter(
+    "sessiond_ring_evictions_total",
+    "Snapshots that left the ring; reason is room, dropped (their line) or damaged.",
+    ["reason"],
+    registry=REGISTRY,
+)
+RING_REFUSED = Counter(
+    "sessiond_ring_captures_refused_total",
+    "Captures the ring had no place for; reason is full, too_large or no_memory.",
+    ["reason"],
+    registry=REGISTRY,
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Path
+from starlette.types import Scope
 
 from sessiond import __version__
 from sessiond.api import chat, completions, errors, models, operations, sessions
@@ -35,7 +36,16 @@ def create_app(turns: Turns, config: ApiConfig) -> FastAPI:
     app.include_router(
         _version_one(), prefix="/s/{session}/v1", dependencies=[Depends(_session_in_path)]
     )
+    _build_routes(app)
     return app
+
+
+def _build_routes(app: FastAPI) -> None:
+    """FastAPI builds a router when a path is first looked up in it: before the first turn, then."""
+    for path in ("/v1/models", "/s/any/v1/models"):
+        scope: Scope = {"type": "http", "method": "GET", "path": path, "root_path": ""}
+        for route in app.router.routes:
+            route.matches(scope)
 
 
 def _version_one() -> APIRouter:
@@ -49,5 +59,5 @@ def _version_one() -> APIRouter:
     return router
 
 
-def _session_in_path(session: Annotated[str, Path(max_length=4 * NAME_LENGTH)]) -> None:
+async def _session_in_path(session: Annotated[str, Path(max_length=4 * NAME_LENGTH)]) -> None:
     """Declares the parameter; `identity` reads it."""

@@ -77,17 +77,18 @@ def _cleaned(value: Any) -> Any:
     return value
 
 
-def _turns(request: Request) -> Turns:
+# Coroutines, since a plain dependency is sent to a worker thread, for every request.
+async def _turns(request: Request) -> Turns:
     turns: Turns = request.app.state.turns
     return turns
 
 
-def _config(request: Request) -> ApiConfig:
+async def _config(request: Request) -> ApiConfig:
     config: ApiConfig = request.app.state.config
     return config
 
 
-def _named(name: Annotated[str, Path(max_length=4 * NAME_LENGTH)]) -> str:
+async def _named(name: Annotated[str, Path(max_length=4 * NAME_LENGTH)]) -> str:
     return session_name(name, param="name")
 
 

@@ -10,10 +10,12 @@ from secrets import token_hex
 
 import numpy as np
 
+from sessiond.chat.spelling import Spelling
 from sessiond.chat.template import ChatTemplate
 from sessiond.engine.context import Model
 from sessiond.engine.memory import Tokens
 from sessiond.errors import TemplateError
+from sessiond.sessions.prompt import LAST_USERS, Boundaries
 from sessiond.sessions.transcript import Chat, Message, ToolCall
 
 GUARD = "\ue000"
@@ -26,16 +28,35 @@ class TemplateRenderer:
     def __init__(self, model: Model, template: ChatTemplate | None) -> None:
         self._model = model
         self._template = template
+        self._rendered: tuple[Chat, datetime, str] | None = None
         self._guard = self._tokenize(GUARD) if self._adds_space() else None
 
     def full(self, chat: Chat, now: datetime) -> Tokens:
-        return self.text(self._render(chat, now), first=True)
+        return self.text(self._render_whole(chat, now), first=True)
 
     def suffix(self, chat: Chat, matched: int, now: datetime) -> Tokens | None:
         if not 0 < matched <= len(chat.messages) or chat.messages[matched - 1].role != "assistant":
             return None
         text = self._suffix_text(chat, matched, now)
         return None if text is None else self.text(text, first=False)
+
+    def boundaries(
+        self, chat: Chat, prompt_tokens: Tokens, first_message: int, now: datetime
+    ) -> Boundaries:
+        users = [i for i, message in enumerate(chat.messages) if message.role == "user"]
+        wanted = [i for i in users if i >= first_message]
+        if not wanted:
+            return Boundaries()
+        has_front = wanted[0] == users[0] and (users[0] > 0 or len(chat.tools) > 0)
+        front, last = wanted[:1] if has_front else [], wanted[-LAST_USERS:]
+        try:
+            text = self._render_whole(chat, now)
+        except TemplateError:
+            return Boundaries()
+        spelling = Spelling(prompt_tokens, text, self._model, self._continuation)
+        starts = {i: self._parting(spelling, chat, i, now) for i in sorted({*front, *last})}
+        ascending = sorted({at for i in last if (at := starts[i]) is not None})
+        return Boundaries(starts[front[0]] if front else None, tuple(ascending))
 
     def text(self, prompt: str, first: bool) -> Tokens:
         if first:
@@ -44,11 +65,22 @@ class TemplateRenderer:
             return self._tokenize(prompt, add_special=info.adds_bos and not starts)
         return self._continuation(prompt)
 
+    def _parting(self, spelling: Spelling, chat: Chat, user: int, now: datetime) -> int | None:
+        """Where the prompt parts from one that says something else at message `user`."""
+        sentinel = f"CUT{token_hex(12)}"
+        messages = (*chat.messages[:user], replace(chat.messages[user], content=sentinel))
+        try:
+            edited = self._render(replace(chat, messages=messages), now)
+        except TemplateError:
+            return None
+        head, found, tail = edited.partition(sentinel)
+        return spelling.parting(head, tail) if found else None
+
     def _suffix_text(self, chat: Chat, matched: int, now: datetime) -> str | None:
         sentinel = f"CUT{token_hex(12)}"
         marked = _with_sentinel(chat, matched, sentinel)
         suffix = self._after(marked, sentinel, now)
-        if suffix is None or not self._render(chat, now).endswith(suffix):
+        if suffix is None or not self._render_whole(chat, now).endswith(suffix):
             return None
         front = _without_front(marked)
         if front != marked and self._after_or_none(front, sentinel, now) != suffix:
@@ -64,6 +96,15 @@ class TemplateRenderer:
             return self._after(chat, sentinel, now)
         except TemplateError:
             return None
+
+    def _render_whole(self, chat: Chat, now: datetime) -> str:
+        """A request is rendered once, though its suffix and its boundaries are asked for too."""
+        last = self._rendered
+        if last is not None and last[0] is chat and last[1] == now:
+            return last[2]
+        text = self._render(chat, now)
+        self._rendered = (chat, now, text)
+        return text
 
     def _render(self, chat: Chat, now: datetime) -> str:
         if self._template is None:

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from sessiond.engine.memory import Tokens
 from sessiond.sessions.transcript import Chat
+
+LAST_USERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Boundaries:
+    """Where messages begin in a prompt: positions in its tokens.
+
+    So much of the prompt stays the same when the message is replaced by another one and the rest
+    is left out. `front` is the end of the system messages and tools; `users` are the starts of up
+    to LAST_USERS user messages, ascending.
+    """
+
+    front: int | None = None
+    users: tuple[int, ...] = ()
 
 
 class PromptRenderer(Protocol):
@@ -21,6 +37,16 @@ class PromptRenderer(Protocol):
 
         It is appended to a path that ends with that reply. None where the template does not
         allow the cut: then the whole conversation has to be rendered. Raises TemplateError.
+        """
+        ...
+
+    def boundaries(
+        self, chat: Chat, prompt_tokens: Tokens, first_message: int, now: datetime
+    ) -> Boundaries:
+        """Those of messages from `first_message` on.
+
+        `prompt_tokens` end as the rendered `chat` ends; what comes before `first_message` may be
+        the ledger's and spell something else. What cannot be found is left out.
         """
         ...
 

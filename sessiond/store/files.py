@@ -41,7 +41,7 @@ def shelf_of(kind: Kind) -> str:
 class Files:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._buffers = Buffers(_IDLE)
+        self.buffers = Buffers(_IDLE)
 
     def prepare(self) -> None:
         """Makes the directory and what belongs in it."""
@@ -88,7 +88,7 @@ class Files:
         with self._opened(kind, key) as (file, found):
             if found != size:
                 raise StateDamaged(f"{found} bytes, {size} were written.", key=key)
-            return _read_all(file, self._buffers.take(size), key)
+            return _read_all(file, self.buffers.take(size), key)
 
     def head(self, kind: Kind, key: str) -> tuple[bytes, int]:
         """The first `HEADER_MAX` bytes at most, and the size of the file in bytes."""

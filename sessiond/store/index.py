@@ -164,6 +164,13 @@ class Index:
         snapshots = sum(count for count, _ in rows.values())
         return Totals(blocks[1] + sum(size for _, size in rows.values()), blocks[0], snapshots)
 
+    def largest(self, fingerprint: str, kind: Kind) -> int:
+        """Bytes of the largest file that is present, 0 where there is none."""
+        such = (col(Entry.fingerprint) == fingerprint) & (col(Entry.kind) == kind)
+        with self._reading() as connection:
+            wanted = select(func.max(col(Entry.size))).where(such, _PRESENT)
+            return connection.execute(wanted).scalar() or 0
+
     def tombstones(self) -> int:
         with self._reading() as connection:
             wanted = select(func.count()).select_from(Entry).where(~_PRESENT)

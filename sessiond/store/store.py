@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from sessiond.engine.memory import Tokens
 from sessiond.errors import StateForeign, StateMissing, StoreFailed, StoreFull
 from sessiond.metrics import STORE_RESTORED, STORE_WRITTEN
@@ -29,11 +31,13 @@ from sessiond.store.chain import (
 from sessiond.store.envelope import Buffer, Identity, seal
 from sessiond.store.found import Reconciled, Stored, StoreVerify, Usage
 from sessiond.store.lookup import find
-from sessiond.store.readahead import read_ahead
+from sessiond.store.readahead import AHEAD, read_ahead
 from sessiond.store.row import Record
 from sessiond.store.vault import Vault
 
 _READERS = 2
+_THREAD_START_S = 0.001
+"""Each reader sleeps so long at the start, so that there are two of them."""
 
 
 @contextmanager
@@ -70,6 +74,7 @@ class Store:
         if self._vault.index.fresh:
             self.reconcile()
         self._vault.shrink()
+        self._get_ready()
 
     @_usable()
     def lookup(self, tokens: Tokens) -> Stored:
@@ -176,6 +181,16 @@ class Store:
         self._pool.shutdown(cancel_futures=True)
         with self._vault.lock:
             self._vault.index.close()
+
+    def _get_ready(self) -> None:
+        """Pages, threads and statements for the first restore, which somebody waits for."""
+        index, buffers = self._vault.index, self._vault.files.buffers
+        for kind, count in ((Kind.BLOCK, AHEAD + 2), (Kind.SNAPSHOT, 1)):
+            size = index.largest(self.fingerprint, kind)
+            if size:
+                buffers.stock(size, count)
+        list(self._pool.map(time.sleep, [_THREAD_START_S] * _READERS))
+        self.lookup(np.zeros(BLOCK_TOKENS + 1, np.int32))
 
     def _identity(self, kind: Kind, key: str, parent: str, start: int, rest: Tokens) -> Identity:
         return Identity(kind, self.fingerprint, self.owner, key, parent, start, token_bytes(rest))

@@ -142,7 +142,7 @@ def test_a_block_of_another_line_shows_itself(world: World) -> None:
 @kinds(WITH_SNAPSHOTS)
 def test_a_frozen_snapshot_is_the_one_of_its_moment(world: World) -> None:
     """1. Freeze and drain at once. 2. Freeze, go on with the line, drain: the same bytes."""
-    record, bench = world.record, restored(world)
+    record, bench = world.record, long_line(world)
     bench.codec.freeze(LINE, SPARE, record.end)
     at_once = bytes(bench.codec.drain(SPARE))
     bench.codec.freeze(LINE, SPARE, record.end)
@@ -264,6 +264,23 @@ def test_a_rewind_that_is_not_possible_leaves_nothing(world: World) -> None:
     with pytest.raises(RestoreRefused):
         bench.codec.rewind(LINE, 50)
     assert_empty_and_usable(bench, world, record)
+
+
+@kinds(WINDOW_ONLY)
+def test_a_window_can_be_rewound_as_far_as_it_is_there(world: World) -> None:
+    record, n_swa = world.record, world.memory.n_swa
+    for missing in (0, 1, n_swa // 2):
+        bench = long_line(world)
+        position = bench.context.pos_min(LINE) + n_swa - missing
+        if missing:
+            with pytest.raises(RestoreRefused):
+                bench.codec.rewind(LINE, position)
+            assert bench.context.pos_max(LINE) == -1
+        else:
+            bench.codec.rewind(LINE, position)
+            bench.feed(world.tokens[: record.inside], position)
+            rows = bench.logits(world.tokens, record.inside)
+            assert same_but_rounding(world, rows, record.inside_logits)
 
 
 @kinds(WITH_SNAPSHOTS)

@@ -287,6 +287,14 @@ def test_cells_of_a_fork_count_when_its_source_is_rewound() -> None:
     assert desk.core.free_cells() == 1000 - 50
 
 
+def test_a_fork_that_is_rewound_shares_no_more_than_it_has() -> None:
+    desk = Desk(n_ctx=1000)
+    hold(desk, 0, 100)
+    desk.core.restore(Landing(1, 80, source=0, keep=80), prompt(80), iter(()))
+    desk.core.restore(Landing(1, 50, source=1, keep=50), prompt(50), iter(()))
+    assert desk.core.free_cells() == 900
+
+
 def test_a_state_that_cannot_be_read_is_an_engine_error() -> None:
     """`get_state` fails: the caller hears of it and the mover is empty again."""
     desk = Desk()

@@ -1,0 +1,125 @@
+"""What is listed of many sessions: the truth, and read again only where something has changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from sessiond.sessions import register
+from sessiond.sessions.ledger import Ledger
+from sessiond.sessions.schema import SessionRecord
+from tests.rig import Rig
+from tests.sessions.kinds import chat, rig_of
+from tests.sessions.talk import Talk
+from tests.sessions.test_unsaved import unwritable
+from tests.sessions.turns import make_turn
+
+
+def filled(directory: Path, sessions: int) -> Rig:
+    """A ledger with many sessions of two turns each, of 3,000 tokens."""
+    ledger = Ledger(directory / "ledger.sqlite")
+    ledger._connection.execute("PRAGMA synchronous = OFF")
+    turns = [
+        make_turn(1, prompt=range(1500)),
+        make_turn(2, 1, kept=1501, prompt=range(1500)),
+    ]
+    for number in range(sessions):
+        record = SessionRecord.new(f"s{number}", float(number))
+        for turn in turns:
+            ledger.commit(record, turn)
+    ledger.close()
+    return rig_of("attention", directory)
+
+
+async def test_a_list_of_many_sessions_reads_each_once(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with filled(state_dir, 300).daemon() as daemon:
+        looked = Mock(wraps=daemon.machine.store.lookup)
+        monkeypatch.setattr(daemon.machine.store, "lookup", looked)
+        loaded = Mock(wraps=daemon.ledger.load)
+        monkeypatch.setattr(daemon.ledger, "load", loaded)
+        first = await daemon.lifecycle.summaries()
+        assert [s.name for s in first] == [f"s{n}" for n in reversed(range(300))]
+        assert {(s.turns, s.tokens, s.state) for s in first} == {(2, 3002, "ledger")}
+        assert (looked.call_count, loaded.call_count) == (300, 300)
+        assert await daemon.lifecycle.summaries() == first
+        assert (looked.call_count, loaded.call_count) == (300, 300)
+        await daemon.say("s7", chat("Hello?"), max_tokens=3)
+        listed = await daemon.lifecycle.summaries()
+        assert (listed[0].name, listed[0].turns, listed[0].lines) == ("s7", 3, 2)
+        assert [s for s in listed if s.name != "s7"] == [s for s in first if s.name != "s7"]
+
+
+async def test_what_changes_is_seen(state_dir: Path) -> None:
+    async with rig_of("hybrid", state_dir).daemon() as daemon:
+        talk = Talk("hybrid")
+        await talk.turns(daemon, 1)
+        before = await daemon.lifecycle.summary("talk")
+        assert (before.state, before.bytes, before.policy) == ("resident", 0, "append-only")
+        await daemon.machine.saver.save_all()
+        saved = await daemon.lifecycle.summary("talk")
+        assert saved == replace(before, bytes=saved.bytes)
+        assert saved.bytes > 0
+        await daemon.lifecycle.update("talk", "fork")
+        assert (await daemon.lifecycle.summary("talk")).policy == "fork"
+        await daemon.lifecycle.park("talk")
+        assert (await daemon.lifecycle.summary("talk")).state == "disk"
+        await talk.turns(daemon, 1)
+        assert (await daemon.lifecycle.summary("talk")).turns == 2
+        await daemon.lifecycle.delete("talk")
+        assert await daemon.lifecycle.summaries() == []
+
+
+async def test_agents_and_groups_are_told(state_dir: Path) -> None:
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        await daemon.say("house:kitchen", chat("Hi"), named=False)
+        await daemon.say("plain", chat("Hi"))
+        listed = {s.name: (s.group, s.policy) for s in await daemon.lifecycle.summaries()}
+        assert listed == {"house:kitchen": ("house", "fork"), "plain": (None, "append-only")}
+
+
+async def test_only_recent_trees_stay_in_memory(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of turns that are not in the ledger yet stay whatever happens."""
+    monkeypatch.setattr(register, "KEPT_TREES", 3)
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        trees = daemon.lifecycle._register._trees
+        talks = [Talk("attention", session=f"s{n}") for n in range(6)]
+        with unwritable():
+            await talks[0].turns(daemon, 2)
+            for talk in talks[1:]:
+                await talk.turns(daemon, 1)
+            assert set(trees) == {f"s{n}" for n in range(6)}
+        for talk in talks:
+            await talk.turns(daemon, 1)
+        assert list(trees) == ["s3", "s4", "s5"]
+        await daemon.lifecycle.summaries()
+        assert list(trees) == ["s3", "s4", "s5"]
+        assert len(await daemon.lifecycle.turns("s0")) == 3
+        assert list(trees) == ["s4", "s5", "s0"]
+        for talk in talks:
+            assert (await talk.say(daemon, "Still there?")).report.miss is None
+
+
+async def test_a_turn_is_reported_once_in_the_log_and_names_nobody(
+    state_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="sessiond.sessions")
+    async with rig_of("hybrid", state_dir).daemon() as daemon:
+        talk = Talk("hybrid", session="secret-name")
+        await talk.say(daemon, "secret-words")
+        record = daemon.lifecycle._register["secret-name"]
+        await talk.say(daemon, "secret-words")
+        report = talk.replies[-1].report
+    lines = [r.getMessage() for r in caplog.records if "turn" in r.getMessage()]
+    assert len(lines) == 2
+    assert f"session {record.id[:8]} turn 2: source=resident" in lines[1]
+    assert f"cached={report.cached_tokens} prefilled={report.prefilled_tokens} " in lines[1]
+    assert f"completion={report.completion_tokens} ttft=" in lines[1]
+    assert lines[1].endswith("miss=none")
+    assert "secret" not in caplog.text

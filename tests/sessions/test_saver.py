@@ -1,0 +1,134 @@
+"""What is written when, and what is not written twice."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from sessiond.sessions import saver
+from sessiond.store.chain import BLOCK_TOKENS
+from tests.rig import Daemon
+from tests.sessions.kinds import KINDS, MEMORIES, prompt_of, rig_of
+from tests.sessions.talk import Talk
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+async def written(daemon: Daemon) -> int:
+    await daemon.machine.saver.save_all()
+    return daemon.machine.store.usage().bytes
+
+
+@each_kind
+async def test_an_idle_moment_brings_everything_to_disk(
+    state_dir: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saver, "SETTLE_S", 0.02)
+    async with rig_of(kind, state_dir).daemon(kill=True) as daemon:
+        talk = Talk(kind)
+        await talk.turns(daemon, 1)
+        tokens = prompt_of(talk.messages)
+        for _ in range(500):
+            stored = daemon.machine.store.lookup(tokens)
+            cells = stored.tokens >= talk.standing or not MEMORIES[kind].has_blocks
+            last = [s.position for s in stored.snapshots] if MEMORIES[kind].needs_snapshot else []
+            if cells and (talk.standing in last or not MEMORIES[kind].needs_snapshot):
+                break
+            await asyncio.sleep(0.01)
+        else:
+            pytest.fail("nothing was saved in an idle moment")
+
+
+@each_kind
+async def test_saving_again_writes_nothing(state_dir: Path, kind: str) -> None:
+    async with rig_of(kind, state_dir).daemon() as daemon:
+        await Talk(kind).turns(daemon, 2)
+        before = await written(daemon)
+        assert before > 0
+        assert await written(daemon) == before
+
+
+@each_kind
+async def test_the_last_four_snapshots_of_a_line_are_kept(state_dir: Path, kind: str) -> None:
+    """However many turns there are, and whether each is saved or several at once."""
+    async with rig_of(kind, state_dir).daemon() as daemon:
+        talk = Talk(kind)
+        for _ in range(3):
+            await talk.turns(daemon, 1)
+            await daemon.machine.saver.save_all()
+        await talk.turns(daemon, 3)
+        await daemon.machine.saver.save_all()
+        usage = daemon.machine.store.usage()
+        assert usage.snapshots == (saver.KEPT_SNAPSHOTS if MEMORIES[kind].needs_snapshot else 0)
+        if MEMORIES[kind].needs_snapshot:
+            stored = daemon.machine.store.lookup(prompt_of(talk.messages))
+            last, before = talk.replies[-1].report, talk.replies[-2].report
+            positions = [s.position for s in stored.snapshots]
+            assert positions == [
+                before.prompt_tokens - 1,
+                talk.copy(-1).standing,
+                last.prompt_tokens - 1,
+                talk.standing,
+            ]
+
+
+@each_kind
+async def test_what_is_written_per_turn_does_not_grow(state_dir: Path, kind: str) -> None:
+    """Blocks that are full are never written again."""
+    async with rig_of(kind, state_dir).daemon() as daemon:
+        talk = Talk(kind)
+        blocks = []
+        for _ in range(12):
+            await talk.turns(daemon, 1)
+            await daemon.machine.saver.save_all()
+            stored = daemon.machine.store.lookup(prompt_of(talk.messages))
+            blocks.append(stored.blocks)
+            full = talk.standing // BLOCK_TOKENS if MEMORIES[kind].has_blocks else 0
+            assert len(stored.blocks) in (full, full + 1)
+        for before, after in itertools.pairwise(blocks):
+            kept = [b.key for b in before if b.length == BLOCK_TOKENS]
+            assert [b.key for b in after[: len(kept)]] == kept
+        usage = daemon.machine.store.usage()
+        assert usage.blocks == len(blocks[-1])
+
+
+async def test_a_snapshot_that_is_superseded_while_it_is_written_stops_nothing(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns go on while snapshots are written: those in memory are replaced in the meantime."""
+    async with rig_of("recurrent", state_dir).daemon() as daemon:
+        talk = Talk("recurrent")
+        await talk.turns(daemon, 2)
+        machine, put = daemon.machine, daemon.machine.store.put_snapshot
+        go = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def slow(*arguments: object) -> int:
+            asyncio.run_coroutine_threadsafe(go.wait(), loop).result()
+            return put(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(machine.store, "put_snapshot", slow)
+        writing = asyncio.create_task(machine.saver.write_captures())
+        await asyncio.sleep(0.01)
+        await talk.turns(daemon, 3)
+        await machine.saver.collect()
+        go.set()
+        await writing
+        stored = machine.store.lookup(prompt_of(talk.messages))
+        assert talk.standing in [s.position for s in stored.snapshots]
+
+
+async def test_blocks_are_shared_by_sessions_with_the_same_front(state_dir: Path) -> None:
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        one, other = Talk("attention", session="one"), Talk("attention", session="other")
+        await one.say(daemon, "Something of one: " + "x" * 300)
+        await daemon.machine.saver.save_all()
+        before = daemon.machine.store.usage().blocks
+        await other.say(daemon, "Something of another: " + "y" * 300)
+        await daemon.machine.saver.save_all()
+        shared = daemon.machine.store.lookup(prompt_of(one.messages)).blocks[0]
+        assert daemon.machine.store.lookup(prompt_of(other.messages)).blocks[0] == shared
+        assert daemon.machine.store.usage().blocks == 2 * before - 1

@@ -1,0 +1,124 @@
+"""The measuring scripts: they start, they measure, and what they say is right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts import bench_writes, decode_loops, results
+from scripts.bench_resume import plain_copy
+from scripts.bench_writes import growth
+from scripts.daemon import Daemon, DaemonFailed, events
+from scripts.fetch_models import ROOT
+from scripts.results import Goal, spread
+
+SCRIPTS = ("demo", "bench_resume", "bench_decode", "bench_writes", "bench_store", "bench_stream")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(models: Callable[[str], Path]) -> Run:
+    """Runs a script with its models in place; fails with what it said when it fails."""
+
+    def go(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", f"scripts.{name}", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return go
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_says_how_it_is_used(run: Run, name: str) -> None:
+    assert "--json" in run(name, "--help").stdout
+
+
+def test_the_demo_shows_a_turn_that_survives_a_kill(run: Run, hybrid_path: Path) -> None:
+    """Result: three turns before the kill, one after it, from disk, of its new tokens only."""
+    said = run("demo", "--model", str(hybrid_path), "--max-tokens", "4", "--threads", "1", "--json")
+    cold, *warm, after = json.loads(said.stdout)
+    assert (cold["source"], cold["evaluated"]) == ("new", cold["prompt_tokens"])
+    assert 1_400 <= cold["prompt_tokens"] <= 1_700
+    assert [turn["source"] for turn in warm] == ["resident", "resident"]
+    assert after["source"] == "disk"
+    assert after["evaluated"] < 60 < after["prompt_tokens"] - cold["prompt_tokens"]
+    assert "kill -9" in said.stderr
+
+
+def test_bytes_written_per_turn_are_flat(
+    run: Run, hybrid_path: Path, mamba_path: Path, tmp_path: Path
+) -> None:
+    """Six turns of the tiny models, parked after each. Result: the last cost what the first did."""
+    kept = tmp_path / "kept.json"
+    said = run("bench_writes", "--quick", "--json", "--out", str(kept))
+    document: dict[str, Any] = json.loads(said.stdout)
+    assert document == json.loads(kept.read_text())
+    assert document["script"] == "bench_writes"
+    for name in ("hybrid-tiny", "mamba2-tiny"):
+        turns = document["results"][name]["turns"]
+        assert len(turns) == 6
+        assert all(turn["store"] > 0 for turn in turns)
+    assert [goal["met"] for goal in document["goals"]] == [True, True]
+    assert document["environment"]["libraries"]["llama-cpp-python"]
+
+
+def test_a_quick_run_keeps_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "docs")
+    found = results.document("bench_x", {}, {}, [], {})
+    results.finish(found, as_json=True, keep=False, out=None)
+    assert not (tmp_path / "docs").exists()
+    results.finish(found, as_json=True, keep=True, out=None)
+    assert json.loads((tmp_path / "docs" / "bench_x.json").read_text()) == found
+
+
+def test_a_daemon_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(DaemonFailed, match=r"does not exist"):
+        Daemon(tmp_path / "none.gguf", tmp_path / "state").start()
+
+
+def test_events_are_read_whatever_the_chunks() -> None:
+    stream = (
+        b': \n\ndata: {"a": 1}\n\ndata: {"b": "\xe2\x80\xa8"}\n\ndata: [DONE]\n\ndata: {"c": 2}\n\n'
+    )
+    wanted = [{"a": 1}, {"b": "\u2028"}]
+    for size in (1, 7, len(stream)):
+        chunks = [stream[at : at + size] for at in range(0, len(stream), size)]
+        assert list(events(chunks)) == wanted
+
+
+def test_growth_tells_flat_from_rising() -> None:
+    flat = growth([50.0] + [1.0, 3.0] * 20)
+    assert (flat.median, flat.first, flat.last, flat.ratio) == (2.0, 2.0, 2.0, 1.0)
+    rising = growth([float(n) for n in range(40)])
+    assert rising.ratio > bench_writes.FLAT
+    assert rising.slope == pytest.approx(1.0)
+
+
+def test_goals_and_spreads() -> None:
+    assert Goal("x", 0.95, 0.95).met
+    assert not Goal("x", 0.94, 0.95).met
+    assert not Goal("x", 1.31, 1.3, at_least=False).met
+    assert spread([3, 1, 2]) == (2, 1, 3, 3)
+    assert str(spread([3.0, 1.0, 2.0])) == "2.00 (1.00-3.00)"
+
+
+def test_a_plain_copy_reads_every_byte(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a", "b")]
+    for n, path in enumerate(files, 1):
+        path.write_bytes(bytes(n * 10_000))
+    assert plain_copy(files)[0] == 30_000
+
+
+def test_the_pace_of_a_loop_counts_the_gaps_between_tokens() -> None:
+    assert decode_loops.decoded([1.0, 1.5, 2.0], "abc")["us_per_token"] == pytest.approx(5e5)
