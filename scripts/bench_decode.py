@@ -23,6 +23,7 @@ import typer
 from scripts import results
 from scripts.bench import AsJson, Out, Quick, model_path, run, words, workplace
 from scripts.daemon import Daemon, DaemonFailed, Json, ask, events
+from scripts.decode_loops import cpu_ns
 from scripts.results import Goal, Spread, environment, progress, spread
 from sessiond.cli.output import Column
 from sessiond.engine.llama import physical_cores
@@ -45,7 +46,7 @@ class Task:
 class Pace:
     """Microseconds per token. `inside` is the engine's own time for a step, where it is known.
 
-    `loop_cpu` is what the daemon's event loop, which serves HTTP, computes.
+    `loop_cpu` is what the event loop computes: for the daemon that is HTTP.
     """
 
     us: Spread
@@ -86,9 +87,9 @@ class HttpStream:
     def run(self) -> Json:
         self._rounds += 1
         session = f"round-{self._rounds}"
-        before = self._loop_ns()
+        before = cpu_ns(self._daemon.pid)
         chunks = list(self._chunks(session))
-        loop_ns = self._loop_ns() - before
+        loop_ns = cpu_ns(self._daemon.pid) - before
         found = _heard(chunks, self._tokens, loop_ns)
         self._daemon.http.delete(f"/v1/sessions/{session}").raise_for_status()
         return found
@@ -103,11 +104,6 @@ class HttpStream:
         while chunk := answer.read1():
             yield time.perf_counter(), chunk
         peer.close()
-
-    def _loop_ns(self) -> int:
-        """CPU time of the daemon's main thread, which runs the event loop."""
-        pid = self._daemon.pid
-        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
 
 
 def _heard(chunks: Sequence[tuple[float, bytes]], tokens: int, loop_ns: int) -> Json:

@@ -7,19 +7,19 @@ more: the reply's last token is all there is to evaluate. The other turn says 20
 
 from __future__ import annotations
 
-import mmap
-import time
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from scripts import results
 from scripts.bench import AsJson, Out, Quick, model_path, run, words, workplace
-from scripts.daemon import Answer, Daemon, state_files
+from scripts.daemon import Answer, Daemon, Json, state_files
 from scripts.results import Goal, Spread, environment, progress, spread
 from sessiond.cli.output import Column
 
@@ -44,7 +44,10 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """All that was measured at one prompt length. `plain_ms` reads and copies the same files."""
+    """All that was measured at one prompt length. `plain_ms` reads and copies the same files.
+
+    `tuned_ms` does so with one buffer that is used again, see `plain_copy`.
+    """
 
     tokens: int
     cold: Turns
@@ -53,6 +56,7 @@ class Length:
     resumed_one: Turns
     resumed_more: Turns
     plain_ms: Spread
+    tuned_ms: Spread
     plain_bytes: int
     start_s: Spread
 
@@ -69,8 +73,15 @@ class Length:
     @property
     def restored_over_plain(self) -> float:
         """Bytes per ms of a restore, of those of a plain read and copy."""
-        restored = self.resumed_one.read_bytes / self.resumed_one.restore_ms.median
-        return restored / (self.plain_bytes / self.plain_ms.median)
+        return self._restored_rate / (self.plain_bytes / self.plain_ms.median)
+
+    @property
+    def restored_over_tuned(self) -> float:
+        return self._restored_rate / (self.plain_bytes / self.tuned_ms.median)
+
+    @property
+    def _restored_rate(self) -> float:
+        return self.resumed_one.read_bytes / self.resumed_one.restore_ms.median
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +99,7 @@ class Line:
         self._prompt = words(tokens, f"cold {tokens}")
         self._tokens = tokens
         self._starts: list[float] = []
-        self._plain: list[tuple[int, float]] = []
+        self._plain: list[Json] = []
 
     def measure(self) -> Length:
         daemon = self._daemon
@@ -109,8 +120,9 @@ class Line:
             warm_more=_turns(warm_more),
             resumed_one=_turns(once),
             resumed_more=_turns(more),
-            plain_ms=spread(ms for _, ms in self._plain),
-            plain_bytes=self._plain[0][0],
+            plain_ms=spread(copy["plain_ms"] for copy in self._plain),
+            tuned_ms=spread(copy["tuned_ms"] for copy in self._plain),
+            plain_bytes=self._plain[0]["bytes"],
             start_s=spread(self._starts),
         )
 
@@ -149,21 +161,12 @@ def restored_files(state: Path) -> list[Path]:
     return [path for path in files if path not in snapshots[1:]]
 
 
-def plain_copy(files: Sequence[Path]) -> tuple[int, float]:
-    """Bytes and ms of reading files into one page-aligned buffer and copying each to its place."""
-    sizes = [path.stat().st_size for path in files]
-    total, largest = sum(sizes), max(sizes)
-    target = np.ones(total, np.uint8)
-    buffer = mmap.mmap(-1, largest)
-    source = np.frombuffer(buffer, np.uint8)
-    source[:] = 1
-    began, at = time.perf_counter(), 0
-    for path, size in zip(files, sizes, strict=True):
-        with path.open("rb", buffering=0) as file:
-            file.readinto(buffer)
-        target[at : at + size] = source[:size]
-        at += size
-    return total, (time.perf_counter() - began) * 1e3
+def plain_copy(files: Sequence[Path]) -> Json:
+    """What `scripts.plain_copy` says of these files."""
+    command = [sys.executable, "-m", "scripts.plain_copy", *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: Json = json.loads(done.stdout)
+    return found
 
 
 def _turns(measured: Sequence[Measured]) -> Turns:
@@ -208,7 +211,7 @@ def goals(found: dict[str, list[Length]]) -> list[Goal]:
                 asked.append(ratio)
             asked += [
                 Goal(
-                    f"{at}: (resumed - read) / warm, {NEW} new",
+                    f"{at}: (resumed - plain read) / warm, {NEW} new",
                     each.resumed_over_warm,
                     OF_WARM,
                     False,
@@ -254,12 +257,15 @@ def _rows(each: Length) -> list[tuple[object, ...]]:
 
 
 def _show_read(each: Length) -> None:
-    restored, plain = each.resumed_one, each.plain_bytes / each.plain_ms.median / 1e6
-    rate = restored.read_bytes / restored.restore_ms.median / 1e6
-    print(
-        f"\nrestore {rate:.2f} GB/s, plain read and copy {plain:.2f} GB/s, "
-        f"ready {each.start_s.median:.1f} s after the start"
+    restored = each.resumed_one
+    pairs = (
+        ("restored", restored.read_bytes, restored.restore_ms),
+        ("read and copied by a plain program", each.plain_bytes, each.plain_ms),
+        ("with a reused buffer", each.plain_bytes, each.tuned_ms),
     )
+    rates = (f"{size / ms.median / 1e6:.1f} GB/s {what}" for what, size, ms in pairs)
+    print(f"\n{', '.join(rates)}")
+    print(f"ready {each.start_s.median:.1f} s after the start")
 
 
 def main(
@@ -296,6 +302,7 @@ def asdict_with_ratios(each: Length) -> dict[str, Any]:
         "cold_over_resumed": each.cold_over_resumed,
         "resumed_over_warm": each.resumed_over_warm,
         "restored_over_plain": each.restored_over_plain,
+        "restored_over_tuned": each.restored_over_tuned,
     }
 
 

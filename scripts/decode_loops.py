@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -38,6 +39,11 @@ class Task(NamedTuple):
 def decoded(times: list[float], text: str) -> Json:
     """`us_per_token` from the first token to the last one."""
     return {"us_per_token": (times[-1] - times[0]) / (len(times) - 1) * 1e6, "text": text}
+
+
+def cpu_ns(pid: int) -> int:
+    """CPU time of the main thread of a process: of a daemon's event loop."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
 
 
 class BareLoop:
@@ -129,14 +135,16 @@ async def engine_loop(task: Task, answer: Callable[[Json], None]) -> None:
             if isinstance(event, Delta):
                 times.append(time.perf_counter())
 
+        before = cpu_ns(os.getpid())
         handle = await engine.run(run, heard)
         ended = await handle.wait()
+        loop_ns = cpu_ns(os.getpid()) - before
         await engine.call(lambda core: core.drop(0))
         if not isinstance(ended, Ended):
             raise SystemExit("the pool is too small")
-        answer(
-            decoded(times, ended.text) | {"engine_us": ended.decode_ms * 1e3 / (task.tokens - 1)}
-        )
+        inside = {"engine_us": ended.decode_ms * 1e3 / (task.tokens - 1)}
+        inside["loop_cpu_us"] = loop_ns / task.tokens / 1e3
+        answer(decoded(times, ended.text) | inside)
     await engine.stop()
 
 

@@ -64,7 +64,20 @@ SHAPES = {
         key_heads=16,
         quantised=True,
     ),
+    "27b-state": HybridShape(
+        layers=64,
+        width=256,
+        heads=4,
+        kv_heads=4,
+        head_width=256,
+        feed_forward=512,
+        state=128,
+        value_heads=48,
+        key_heads=16,
+        quantised=True,
+    ),
 }
+"""`27b-state`: snapshots of 149.6 MiB and cells of 64 KiB, as Qwen3.6-27B has, but few weights."""
 
 
 def make_hybrid(source: Path, target: Path, size: str = "tiny") -> None:
@@ -149,7 +162,9 @@ def main(
     target: Annotated[Path, typer.Argument(help="The GGUF to write.")],
     size: Annotated[str, typer.Option(help=f"One of: {', '.join(SHAPES)}.")] = "tiny",
 ) -> None:
-    """Write a random-weight Gated DeltaNet hybrid: tiny is 32 MB, 0.8b has Qwen3.5-0.8B's shape."""
+    """Write a random-weight Gated DeltaNet hybrid.
+
+    tiny is 32 MB, 0.8b has Qwen3.5-0.8B's shape, 27b-state a 27B's state in 0.4 GB."""
     if size not in SHAPES:
         raise typer.BadParameter(
             f"{size!r} is not one of: {', '.join(SHAPES)}", param_hint="--size"

@@ -38,7 +38,7 @@ def boundaries_of(
         return renderer.boundaries(content, composed.prompt, 0, now)
     matched = len(content.messages) - len(composed.content.messages)
     new = renderer.boundaries(content, composed.prompt, matched, now)
-    if composed.parent is None or landing >= composed.kept:
+    if composed.parent is None:
         return new
     return _joined(line_boundaries(composed.parent, tree, renderer, now, landing), new)
 

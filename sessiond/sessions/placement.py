@@ -67,9 +67,10 @@ def places(
 
 def _steps(last: int, landing: int, most: int, shortest: int) -> Iterator[int]:
     """Longer prefills get a larger ratio, so that the steps reach over all of them."""
-    if not most:
+    span = last - landing
+    if not most or span < shortest:
         return
-    ratio = max(LEAST_RATIO, ((last - landing) / shortest) ** (1 / most))
+    ratio = max(LEAST_RATIO, (span / shortest) ** (1 / most))
     for step in range(most):
         at = last - round(shortest * ratio**step)
         if at <= landing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from sessiond.engine.settings import ContextSettings
 from sessiond.sessions.prompt import Boundaries
 from sessiond.sessions.transcript import Chat, Message, ToolCall, canonical_arguments, read_tool
 from tests.chat import test_vocabulary as vocabularies
+from tests.models import GEMMA_TEMPLATE
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 NOW = datetime(2025, 11, 29, 10, 2, tzinfo=UTC)
@@ -30,7 +31,7 @@ WITH_TOOLS = {"chatml", "llama3", "mistral_tools", "qwen"}
 TOOL = read_tool({"type": "function", "function": {"name": "ls", "parameters": {}}})
 SLACK = 4
 """Tokens: a beginning that changes those before it may cost so many."""
-EXAMPLES = 150
+EXAMPLES = 12
 
 words = st.text(st.sampled_from("abc xyzäß\n.<>|{}1世'"), max_size=12)
 
@@ -38,25 +39,18 @@ words = st.text(st.sampled_from("abc xyzäß\n.<>|{}1世'"), max_size=12)
 @dataclass(frozen=True)
 class Vocabulary:
     model: Model
+    families: dict[str, TemplateRenderer] = field(default_factory=dict)
 
     def renderer(self, source: str) -> TemplateRenderer:
         return TemplateRenderer(self.model, ChatTemplate(source))
 
     def family(self, name: str) -> TemplateRenderer:
-        return self.renderer((TEMPLATES / f"{name}.jinja").read_text())
+        if name not in self.families:
+            self.families[name] = self.renderer((TEMPLATES / f"{name}.jinja").read_text())
+        return self.families[name]
 
     def raw(self, text: str) -> Tokens:
         return self.model.tokenize(text, add_special=False, parse_special=False)
-
-
-@pytest.fixture(scope="module")
-def loaded(models: object) -> Iterator[dict[str, Model]]:
-    """Models by name; a real one is loaded when it is asked for first."""
-    found: dict[str, Model] = {"bytes": FakeModel()}
-    yield found
-    for model in found.values():
-        if isinstance(model, LlamaModel):
-            model.close()
 
 
 def load(path: Path, **extra: object) -> LlamaModel:
@@ -64,19 +58,36 @@ def load(path: Path, **extra: object) -> LlamaModel:
     return LlamaModel(ContextSettings(path, n_ctx=0, n_seq_max=1, extra=extra))
 
 
-@pytest.fixture(scope="module", params=["bytes", "smol"])
-def vocabulary(
-    request: pytest.FixtureRequest, loaded: dict[str, Model], smol_path: Path
-) -> Vocabulary:
-    name: str = request.param
-    if name not in loaded:
-        loaded[name] = load(smol_path)
-    return Vocabulary(loaded[name])
+@pytest.fixture(scope="module")
+def smol(smol_path: Path) -> Iterator[Vocabulary]:
+    model = load(smol_path)
+    yield Vocabulary(model)
+    model.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def gemma(gemma_path: Path) -> Iterator[Vocabulary]:
+    model = load(gemma_path)
+    yield Vocabulary(model)
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def spaced(gemma_path: Path) -> Iterator[Vocabulary]:
+    model = load(gemma_path, kv_overrides=vocabularies.space_before_text())
+    yield Vocabulary(model)
+    model.close()
+
+
+@pytest.fixture(scope="module")
 def by_bytes() -> Vocabulary:
     return Vocabulary(FakeModel())
+
+
+@pytest.fixture(scope="module", params=["by_bytes", "smol"])
+def vocabulary(request: pytest.FixtureRequest) -> Vocabulary:
+    found: Vocabulary = request.getfixturevalue(request.param)
+    return found
 
 
 def tool_round(draw: st.DrawFn) -> list[Message]:
@@ -279,30 +290,24 @@ def test_history_that_an_edit_changes_is_not_kept(by_bytes: Vocabulary) -> None:
     assert found == Boundaries(None, (len("<m><"),))
 
 
-def test_a_beginning_of_text_is_before_the_front(gemma_path: Path, gemma_template: Path) -> None:
-    for source in (gemma_template.read_text(), vocabularies.PLAIN):
-        model = load(gemma_path)
-        renderer = TemplateRenderer(model, ChatTemplate(source))
-        prompt = renderer.full(TALK, NOW)
-        found = renderer.boundaries(TALK, prompt, 0, NOW)
-        assert found.front is not None
-        edited = [renderer.full(edit(TALK, 1, text), NOW) for text in ("no", "\n\nno", "")]
-        check(prompt, found.front, edited, edited)
-        assert len(found.users) == 4
-        model.close()
+@pytest.mark.parametrize("source", [GEMMA_TEMPLATE.read_text(), vocabularies.PLAIN])
+def test_a_beginning_of_text_is_before_the_front(gemma: Vocabulary, source: str) -> None:
+    renderer = gemma.renderer(source)
+    prompt = renderer.full(TALK, NOW)
+    found = renderer.boundaries(TALK, prompt, 0, NOW)
+    assert found.front is not None
+    edited = [renderer.full(edit(TALK, 1, text), NOW) for text in ("no", "\n\nno", "")]
+    check(prompt, found.front, edited, edited)
+    assert len(found.users) == 4
 
 
-def test_spaces_a_vocabulary_puts_in_are_none_of_the_text(
-    gemma_path: Path, gemma_template: Path
-) -> None:
-    model = load(gemma_path, kv_overrides=vocabularies.space_before_text())
-    renderer = TemplateRenderer(model, ChatTemplate(gemma_template.read_text()))
+def test_spaces_a_vocabulary_puts_in_are_none_of_the_text(spaced: Vocabulary) -> None:
+    renderer = spaced.family("gemma")
     prompt = renderer.full(TALK, NOW)
     found = renderer.boundaries(TALK, prompt, 0, NOW)
     for at, boundary in zip(users_of(TALK)[-4:], found.users, strict=True):
         edited = [renderer.full(edit(TALK, at, text), NOW) for text in ("no", " no", "")]
         check(prompt, boundary, edited, edited)
-    model.close()
 
 
 def test_only_what_is_new_is_read(by_bytes: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:

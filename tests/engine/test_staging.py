@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def test_locked_memory_is_resident_and_counted_as_locked() -> None:
 
 
 def locked_kib() -> int:
-    with open("/proc/self/status") as status:  # noqa: PTH123
+    with Path("/proc/self/status").open() as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmLck"))
 
 
@@ -109,7 +110,7 @@ def resident_kib(memory: HostMemory) -> int:
     """Of the mapping in which the memory lies."""
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory.view))
     inside = False
-    with open("/proc/self/smaps") as maps:  # noqa: PTH123
+    with Path("/proc/self/smaps").open() as maps:
         for line in maps:
             first = line.split()[0]
             if "-" in first and not first.endswith(":"):

@@ -13,7 +13,7 @@ from sessiond.chat.renderer import TemplateRenderer
 from sessiond.chat.template import ChatTemplate
 from sessiond.engine.fake import CHATML, FakeContext, FakeModel
 from sessiond.engine.memory import Memory, MemoryKind, Tokens
-from sessiond.sessions.transcript import Chat, read_chat
+from sessiond.sessions.transcript import read_chat
 from tests.rig import Rig
 from tests.rig.rig import fake
 
@@ -25,6 +25,9 @@ MEMORIES = {
     "hybrid+swa": Memory(MemoryKind.HYBRID, 40),
 }
 KINDS = list(MEMORIES)
+CONTRASTS = ["attention", "hybrid+swa"]
+"""The kind with the simplest state and the one with all of it."""
+RENDERER = TemplateRenderer(FakeModel(), ChatTemplate(CHATML))
 Messages = list[dict[str, Any]]
 FRONT = "You are terse. " * 20
 """300 tokens: more than a block, and more than the fake's window cache of 2 * 40 + 64."""
@@ -43,12 +46,9 @@ def chat(*said: str, front: str = FRONT) -> Messages:
 
 def prompt_of(messages: Messages | str) -> Tokens:
     """The tokens of a request whose whole text is rendered anew."""
-    renderer = TemplateRenderer(FakeModel(), ChatTemplate(CHATML))
     if isinstance(messages, str):
-        return renderer.text(messages, True)
-    content = read_chat(messages)
-    assert isinstance(content, Chat)
-    return renderer.full(content, datetime.now(UTC))
+        return RENDERER.text(messages, True)
+    return RENDERER.full(read_chat(messages), datetime.now(UTC))
 
 
 def control(kind: str, messages: Messages | str, max_tokens: int = 12) -> str:

@@ -64,6 +64,23 @@ async def test_as_many_turns_wait_as_the_queue_holds(state_dir: Path, capacity: 
         assert names == {*(f"s{i}" for i in range(capacity + 1)), "now"}
 
 
+async def test_a_burst_for_sessions_that_must_be_read_first_is_no_way_around(
+    state_dir: Path,
+) -> None:
+    rig = rig_of("attention", state_dir)
+    async with rig.daemon() as daemon:
+        for number in range(5):
+            await daemon.say(f"s{number}", chat("Hi"))
+    rig.limits = Limits(queue=1)
+    async with rig.daemon() as daemon:
+        burst = [daemon.open(f"s{number}", chat("Hi")) for number in range(5)]
+        opened = await asyncio.gather(*burst, return_exceptions=True)
+        assert sum(isinstance(one, QueueFull) for one in opened) == 3
+        for turn in opened:
+            if isinstance(turn, OpenTurn):
+                await finished(turn)
+
+
 async def test_turns_are_served_in_the_order_they_came(state_dir: Path) -> None:
     async with rig_of("attention", state_dir).daemon() as daemon:
         opened = [await daemon.open(f"s{i}", chat("Hi")) for i in range(5)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from sessiond.engine.memory import Tokens, as_tokens
 from sessiond.errors import RestoreRefused
 from sessiond.sessions.turn import Miss
 from tests.rig import Rig
-from tests.sessions.kinds import KINDS, MEMORIES, prompt_of, rig_of
+from tests.sessions.kinds import CONTRASTS, KINDS, MEMORIES, prompt_of, rig_of
 from tests.sessions.talk import Talk
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -58,15 +59,17 @@ def empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
-@each_kind
-@pytest.mark.parametrize(
-    ("marks", "cause"),
-    [
-        (Fingerprint("another model", "library", "settings"), "model_changed"),
-        (Fingerprint("model", "another library", "settings"), "settings_changed"),
-        (Fingerprint("model", "library", "other settings"), "settings_changed"),
+MARKS = {
+    "model_changed": [Fingerprint("another model", "library", "settings")],
+    "settings_changed": [
+        Fingerprint("model", "another library", "settings"),
+        Fingerprint("model", "library", "other settings"),
     ],
-)
+}
+
+
+@pytest.mark.parametrize("kind", CONTRASTS)
+@pytest.mark.parametrize(("marks", "cause"), [(m, cause) for cause in MARKS for m in MARKS[cause]])
 async def test_state_of_another_model_or_setting_is_not_used(
     state_dir: Path, kind: str, marks: Fingerprint, cause: str
 ) -> None:
@@ -102,8 +105,13 @@ async def test_another_context_size_is_no_miss(state_dir: Path, kind: str) -> No
     assert await next_miss(rig, talk) is None
 
 
-@each_kind
-@pytest.mark.parametrize("harm", [flip, truncate, empty, Path.unlink])
+@pytest.mark.parametrize(
+    ("kind", "harm"),
+    [
+        *((kind, flip) for kind in KINDS),
+        *itertools.product(CONTRASTS, [truncate, empty, Path.unlink]),
+    ],
+)
 async def test_harmed_files_are_evaluated_again(
     state_dir: Path, kind: str, harm: Callable[[Path], None]
 ) -> None:

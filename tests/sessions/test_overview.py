@@ -11,6 +11,7 @@ import pytest
 from sessiond.sessions import register
 from sessiond.sessions.ledger import Ledger
 from sessiond.sessions.schema import SessionRecord
+from sessiond.sessions.turn import SessionSummary
 from tests.rig import Rig
 from tests.sessions.kinds import chat, rig_of
 from tests.sessions.talk import Talk
@@ -34,6 +35,11 @@ def filled(directory: Path, sessions: int) -> Rig:
     return rig_of("attention", directory)
 
 
+def facts(summary: SessionSummary) -> SessionSummary:
+    """Without what is estimated from how fast the machine was found to be."""
+    return replace(summary, back_in_ms=0.0)
+
+
 async def test_a_list_of_many_sessions_reads_each_once(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,7 +57,7 @@ async def test_a_list_of_many_sessions_reads_each_once(
         await daemon.say("s7", chat("Hello?"), max_tokens=3)
         listed = await daemon.lifecycle.summaries()
         assert (listed[0].name, listed[0].turns, listed[0].lines) == ("s7", 3, 2)
-        assert [s for s in listed if s.name != "s7"] == [s for s in first if s.name != "s7"]
+        assert [facts(s) for s in listed[1:]] == [facts(s) for s in first if s.name != "s7"]
 
 
 async def test_what_changes_is_seen(state_dir: Path) -> None:

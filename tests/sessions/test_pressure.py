@@ -9,7 +9,7 @@ import pytest
 from sessiond.errors import PoolFull
 from sessiond.sessions.execution import RESERVE_TOKENS
 from tests.rig import Daemon
-from tests.sessions.kinds import KINDS, MEMORIES, chat, prompt_of, rig_of
+from tests.sessions.kinds import CONTRASTS, KINDS, MEMORIES, chat, prompt_of, rig_of
 from tests.sessions.talk import Talk, checked
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -23,8 +23,9 @@ async def resident(daemon: Daemon) -> set[str]:
     return {ids[v.owner.session] for v in views if v.owner is not None and len(v.tokens)}
 
 
-@each_kind
-@pytest.mark.parametrize("lines", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "lines"), [*((kind, 1) for kind in KINDS), *((kind, 2) for kind in CONTRASTS)]
+)
 async def test_more_sessions_than_lines(state_dir: Path, kind: str, lines: int) -> None:
     """Three talks in turn, each parked when the others need its place, each found again."""
     talks = [Talk(kind, session=name) for name in ("a", "b", "c")]
