@@ -115,3 +115,14 @@ RING_REFUSED = Counter(
     ["reason"],
     registry=REGISTRY,
 )
+LANDINGS = Counter(
+    "sessiond_landings_total",
+    "Turns by the state their evaluation began on: resident, ring, disk or nothing.",
+    ["source"],
+    registry=REGISTRY,
+)
+DRAIN_MS = Gauge(
+    "sessiond_drain_engine_milliseconds",
+    "Engine time spent on copying captures out of the context.",
+    registry=REGISTRY,
+)

@@ -19,23 +19,28 @@ from sessiond.directories import StateDirs
 from sessiond.engine.context import Context, Model
 from sessiond.engine.core import SPARES
 from sessiond.engine.fingerprint import DigestCache, Fingerprint, digest_of, fingerprint
-from sessiond.engine.memory import as_tokens
+from sessiond.engine.memory import Memory, as_tokens
 from sessiond.engine.probe import Verdict, probe
 from sessiond.engine.settings import ContextSettings
+from sessiond.engine.staging import Staging
 from sessiond.engine.thread import Engine
 from sessiond.errors import ConfigError, EngineError
+from sessiond.sessions.checkpoints import Checkpoints
 from sessiond.sessions.execution import Machine
 from sessiond.sessions.lifecycle import Loaded
 from sessiond.sessions.rates import Rates
 from sessiond.sessions.residency import Residency
 from sessiond.sessions.saver import Saver
-from sessiond.sessions.sizing import active_lines, pool_tokens, store_quota
+from sessiond.sessions.sizing import active_lines, pool_tokens, ring_budget, store_quota
+from sessiond.store.ring import Ring
 from sessiond.store.store import Store
 from sessiond.units import Share
 
 logger = logging.getLogger(__name__)
 Progress = Callable[[float], None]
 _SMALLEST_POOL = 1024
+_STAGING_CAP = 512 << 20
+"""Most bytes of one staging buffer; a larger snapshot goes through pageable memory."""
 
 
 class Loader:
@@ -51,7 +56,7 @@ class Loader:
         """Raises ConfigError, EngineError."""
         wanted = _settings(self._config)
         verdict = await asyncio.to_thread(self._verdict, wanted)
-        engine = Engine(lambda: self._open(wanted, verdict))
+        engine = Engine(lambda: self._open(wanted, verdict), lambda: self._staging(verdict))
         await engine.start()
         return await asyncio.to_thread(self._assemble, engine, wanted, verdict)
 
@@ -89,18 +94,22 @@ class Loader:
         settings = replace(wanted, n_ctx=n_ctx)
         marks = fingerprint(settings, info, library_files(), self._digest)
         store = self._store(marks)
-        saver = Saver(engine, store, info.memory, whole=verdict.codec == "whole")
+        whole = verdict.codec == "whole"
+        ring = Ring(self._ring_budget(verdict, info.memory, whole=whole), marks.value)
+        checkpoints = Checkpoints(engine, ring, store)
+        saver = Saver(engine, store, checkpoints, info.memory, whole=whole)
         machine = Machine(
             engine=engine,
             store=store,
             saver=saver,
-            residency=Residency(engine, saver),
+            checkpoints=checkpoints,
+            residency=Residency(engine, saver, checkpoints),
             memory=info.memory,
             fingerprint=marks,
             rates=Rates(),
             limit=min(n_ctx, info.n_ctx_train),
         )
-        if verdict.codec == "whole":
+        if whole:
             logger.warning("State is saved in one piece, at park and stop only: %s", verdict.detail)
         return Loaded(
             machine=machine,
@@ -111,6 +120,20 @@ class Loader:
             n_ctx_train=info.n_ctx_train,
             verdict=verdict,
         )
+
+    def _staging(self, verdict: Verdict) -> Staging | None:
+        """Sized for a snapshot without a window; windows grow, and the buffers with them."""
+        if verdict.codec == "whole" or not (verdict.snapshot_bytes or verdict.window_token_bytes):
+            return None
+        return Staging.open(verdict.snapshot_bytes, _STAGING_CAP)
+
+    def _ring_budget(self, verdict: Verdict, memory: Memory, *, whole: bool) -> int:
+        ram, total = self._config.checkpoints.ram, psutil.virtual_memory().total
+        if whole or not memory.needs_snapshot:
+            return 0
+        if ram == "auto":
+            return ring_budget(verdict, memory, total)
+        return ram.of(total) if isinstance(ram, Share) else ram
 
     def _template(self, embedded: str | None) -> ChatTemplate | None:
         file = self._config.model.chat_template_file

@@ -129,10 +129,20 @@ class StateCodec:
         else:
             self._context.seq_cp(seq, spare, 0, 0)
 
-    def drain(self, spare: int) -> Payload:
-        """The frozen snapshot; `spare` is empty afterwards. Waits for queued computation."""
+    def snapshot_size(self, seq: int) -> int:
+        """Bytes of the snapshot of `seq`."""
+        return self._context.state_size(seq, partial=True)
+
+    def drain(self, spare: int, into: Payload | None = None) -> Payload:
+        """The frozen snapshot; `spare` is empty afterwards. Waits for queued computation.
+
+        `into` is memory of exactly its size; without it, new memory is taken.
+        """
         try:
-            return self._context.get_state(spare, partial=True)
+            if into is None:
+                return self._context.get_state(spare, partial=True)
+            self._context.copy_snapshot(spare, into)
+            return into
         finally:
             self._context.seq_rm(spare, -1, -1)
 

@@ -22,6 +22,7 @@ from sessiond.engine.logprobs import logprob
 from sessiond.engine.memory import Tokens, as_tokens
 from sessiond.engine.run import Run
 from sessiond.engine.sequence import Owner, Sequence, SequenceView
+from sessiond.engine.staging import Staging, StagingBuffer
 from sessiond.errors import EngineError, PoolFull, RestoreRefused
 
 FREEZE_SPARES = 2
@@ -35,26 +36,39 @@ block a step, saving would fall behind a prefill of two blocks a step."""
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A snapshot, or a whole state, at the end of `tokens`."""
+    """A snapshot, or a whole state, at the end of `tokens`; `rank` is what the run said of it."""
 
     tokens: Tokens
     payload: Payload
     owner: Owner | None
+    rank: int = 0
+    staged: StagingBuffer | None = None
+
+    def release(self) -> None:
+        """The payload is not needed any more; a staging buffer can be used again. Any thread."""
+        if self.staged is not None:
+            self.staged.release()
 
 
 @dataclass(slots=True)
 class CaptureCounts:
-    """`direct` captures found both spares taken, so that the older one was exported at once."""
+    """`direct` captures found both spares taken, so that the older one was exported at once.
+
+    `pageable` ones found no staging buffer. `engine_ms` is all the time the engine spent on captures,
+    `drain_ms` of it on copying them out.
+    """
 
     frozen: int = 0
     direct: int = 0
+    pageable: int = 0
     engine_ms: float = 0.0
+    drain_ms: float = 0.0
 
 
 class EngineCore:
     """Engine thread only, except where a docstring says otherwise."""
 
-    def __init__(self, model: Model, context: Context) -> None:
+    def __init__(self, model: Model, context: Context, staging: Staging | None = None) -> None:
         lines = context.n_seq_max - SPARES
         self.model = model
         self.context = context
@@ -63,8 +77,9 @@ class EngineCore:
             context, mover=lines + FREEZE_SPARES, empty=lines + FREEZE_SPARES + 1
         )
         self.captures = CaptureCounts()
+        self.staging = staging
         self._spares = deque(range(lines, lines + FREEZE_SPARES))
-        self._frozen: deque[tuple[int, Tokens, Owner | None]] = deque()
+        self._frozen: deque[tuple[int, Tokens, Owner | None, int]] = deque()
         self._drained: list[Capture] = []
         self._active: list[ActiveRun] = []
         self._step_ms = 0.0
@@ -132,6 +147,8 @@ class EngineCore:
             if active.sampler:
                 active.sampler.close()
         self.context.clear()
+        for capture in self._drained:
+            capture.release()
         self._drained.clear()
         while self._frozen:
             self._spares.append(self._frozen.popleft()[0])
@@ -197,7 +214,10 @@ class EngineCore:
         return Capture(sequence.tokens, self.codec.export_whole(seq), sequence.owner)
 
     def drain(self) -> list[Capture]:
-        """All snapshots captured since the last call. Waits for queued computation."""
+        """All snapshots captured since the last call. Waits for queued computation.
+
+        Whoever gets them must release them.
+        """
         while self._frozen:
             self._drain_oldest()
         drained, self._drained = self._drained, []
@@ -277,7 +297,7 @@ class EngineCore:
             return
         active.sequence.append(run.prompt[start:stop])
         if stop in run.captures:
-            self._capture(active.sequence)
+            self._capture(active.sequence, run.ranks.get(stop, 0))
         if last and run.ending.max_tokens != 0:
             self._sample(active, -1, began)
             return
@@ -306,10 +326,11 @@ class EngineCore:
         if active.sampler:
             active.sampler.close()
         if active.run.capture_end and len(active.sequence):
-            self._capture(active.sequence)
+            complete = len(active.sequence) >= len(active.run.prompt)
+            self._capture(active.sequence, active.run.end_rank if complete else 0)
         active.end(reason)
 
-    def _capture(self, sequence: Sequence) -> None:
+    def _capture(self, sequence: Sequence, rank: int = 0) -> None:
         if self._spares:
             self.captures.frozen += 1
         else:
@@ -318,17 +339,30 @@ class EngineCore:
         began = time.monotonic()
         spare = self._spares.popleft()
         self.codec.freeze(sequence.seq, spare, len(sequence))
-        self._frozen.append((spare, sequence.tokens, sequence.owner))
+        self._frozen.append((spare, sequence.tokens, sequence.owner, rank))
         self.captures.engine_ms += (time.monotonic() - began) * 1e3
 
     def _drain_oldest(self) -> None:
         began = time.monotonic()
-        spare, tokens, owner = self._frozen.popleft()
+        spare, tokens, owner, rank = self._frozen.popleft()
+        buffer = self._take_staging(self.codec.snapshot_size(spare))
         try:
-            self._drained.append(Capture(tokens, self.codec.drain(spare), owner))
+            payload = self.codec.drain(spare, buffer.view if buffer else None)
+            self._drained.append(Capture(tokens, payload, owner, rank, buffer))
         finally:
             self._spares.append(spare)
-        self.captures.engine_ms += (time.monotonic() - began) * 1e3
+        elapsed = (time.monotonic() - began) * 1e3
+        self.captures.engine_ms += elapsed
+        self.captures.drain_ms += elapsed
+
+    def _take_staging(self, size: int) -> StagingBuffer | None:
+        if self.staging is None:
+            return None
+        if size > self.staging.capacity:
+            self.staging.resize(size)
+        buffer = self.staging.take(size)
+        self.captures.pageable += buffer is None
+        return buffer
 
 
 def _next(payloads: Iterator[Payload]) -> Payload:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from sessiond.engine.context import BatchRow, ModelInfo, Payload
 from sessiond.engine.memory import Memory, MemoryKind, Tokens, as_tokens
 from sessiond.engine.sampling import Sampling
-from sessiond.errors import PoolFull
+from sessiond.errors import EngineError, PoolFull
 
 BOS, START, END = 256, 257, 258
 N_VOCAB = 259
@@ -215,6 +215,12 @@ class FakeContext:
         if partial and self.memory.needs_snapshot:
             return memoryview(bytearray(_header(self.memory) + tail))
         return memoryview(bytearray(_header(self.memory) + _pack(sequence.cells) + tail))
+
+    def copy_snapshot(self, seq: int, into: Payload) -> None:
+        payload = self.get_state(seq, partial=True)
+        if len(payload) != len(into):
+            raise EngineError(f"{len(into)} bytes for a snapshot of {len(payload)}.")
+        into[:] = payload
 
     def set_state(self, seq: int, payload: Payload, *, partial: bool) -> bool:
         memory = self.memory

@@ -225,14 +225,20 @@ class LlamaContext:
         return int(C.llama_state_seq_get_size_ext(self._handle, seq, _PARTIAL if partial else 0))
 
     def get_state(self, seq: int, *, partial: bool) -> Payload:
-        size = self.state_size(seq, partial=partial)
-        buffer = np.empty(size, dtype=np.uint8)
+        buffer = np.empty(self.state_size(seq, partial=partial), dtype=np.uint8)
+        self._export(seq, buffer, partial=partial)
+        return buffer.data
+
+    def copy_snapshot(self, seq: int, into: Payload) -> None:
+        self._export(seq, np.frombuffer(into, dtype=np.uint8), partial=True)
+
+    def _export(self, seq: int, buffer: npt.NDArray[np.uint8], *, partial: bool) -> None:
+        size = len(buffer)
         written = C.llama_state_seq_get_data_ext(
             self._handle, _pointer(buffer), size, seq, _PARTIAL if partial else 0
         )
         if written != size:
             raise EngineError(f"llama.cpp exported {written} of {size} bytes of sequence {seq}.")
-        return buffer.data
 
     def set_state(self, seq: int, payload: Payload, *, partial: bool) -> bool:
         data = np.frombuffer(payload, dtype=np.uint8)

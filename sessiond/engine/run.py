@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from sessiond.engine.memory import Tokens
 from sessiond.engine.sampling import Ending, Sampling
@@ -14,7 +15,8 @@ class Run:
 
     Prefill chunks end exactly at the positions in `captures`, where the state is frozen.
     `max_tokens` 0 evaluates the prompt and samples nothing. `limit` is the most positions of one
-    line. `logprobs` is the number of alternatives per token, None for none.
+    line. `logprobs` is the number of alternatives per token, None for none. `ranks` and `end_rank`
+    go with the captures as they are: 0 where nothing is said, and where a prefill was broken off.
     """
 
     seq: int
@@ -25,4 +27,6 @@ class Run:
     ending: Ending
     captures: tuple[int, ...] = ()
     capture_end: bool = False
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    end_rank: int = 0
     logprobs: int | None = None

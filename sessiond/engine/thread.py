@@ -18,6 +18,7 @@ from sessiond.engine.landing import Landing
 from sessiond.engine.memory import Tokens
 from sessiond.engine.run import Run
 from sessiond.engine.sequence import SequenceView
+from sessiond.engine.staging import Staging
 from sessiond.errors import EngineError, SessiondError
 
 logger = logging.getLogger(__name__)
@@ -30,8 +31,9 @@ Sink = Callable[[Progress | Delta], None]
 class Engine:
     """Start it once on a running event loop. Call its methods from there, unless said otherwise."""
 
-    def __init__(self, load: Loader) -> None:
-        """`load` runs on the engine thread and may take minutes."""
+    def __init__(self, load: Loader, staging: Callable[[], Staging | None] | None = None) -> None:
+        """`load` and then `staging` run on the engine thread; loading may take minutes."""
+        self._staging = staging
         self._load = load
         self._commands: deque[Command] = deque()
         self._wake = threading.Condition()
@@ -134,7 +136,7 @@ class Engine:
     def _main(self) -> None:
         try:
             model, context = self._load()
-            self._core = EngineCore(model, context)
+            self._core = EngineCore(model, context, self._staging() if self._staging else None)
         except BaseException as error:
             self._post(_fail, self._loaded, error)
             self._abandon()
@@ -144,6 +146,8 @@ class Engine:
             self._serve(self._core)
         finally:
             context.close()
+            if self._core.staging is not None:
+                self._core.staging.close()
             close = getattr(model, "close", None)
             if close:
                 close()

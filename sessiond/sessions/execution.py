@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
 from sessiond.engine.context import Payload
-from sessiond.engine.core import Capture
 from sessiond.engine.events import Delta, Ended, Progress, Starved
 from sessiond.engine.fingerprint import Fingerprint
 from sessiond.engine.landing import Landing
@@ -23,11 +22,14 @@ from sessiond.engine.sampling import Ending, Sampling
 from sessiond.engine.sequence import Owner
 from sessiond.engine.thread import Engine, RunHandle
 from sessiond.errors import DecodeFailed, PoolFull, RestoreRefused, StateError
-from sessiond.sessions.plan import Plan, Resident, plan
+from sessiond.metrics import LANDINGS
+from sessiond.sessions.checkpoints import Checkpoints
+from sessiond.sessions.plan import Plan, Resident, landed_on, plan
 from sessiond.sessions.rates import Rates
 from sessiond.sessions.residency import Residency
 from sessiond.sessions.saver import Saver
 from sessiond.store.found import Stored
+from sessiond.store.loss import Rank
 from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class Machine:
     engine: Engine
     store: Store
     saver: Saver
+    checkpoints: Checkpoints
     residency: Residency
     memory: Memory
     fingerprint: Fingerprint
@@ -71,11 +74,22 @@ class Machine:
     """The most tokens of one line."""
 
 
+Places = Callable[[int], Mapping[int, int]]
+
+
+def _no_places(_landing: int) -> Mapping[int, int]:
+    return {}
+
+
 class Execution:
     """Executes one prompt. `cancel` may come at any time, from the event loop."""
 
-    def __init__(self, machine: Machine, owner: Owner, prompt: Tokens) -> None:
+    def __init__(
+        self, machine: Machine, owner: Owner, prompt: Tokens, places: Places = _no_places
+    ) -> None:
+        """`places` tells where to capture in a prefill that begins at a position, with ranks."""
         self._machine = machine
+        self._places = places
         self._owner = owner
         self._prompt = prompt
         self._handle: RunHandle | None = None
@@ -133,13 +147,13 @@ class Execution:
         began = time.monotonic()
         refusals = 0
         for attempt in range(_ATTEMPTS):
-            chosen, stored, captures = await self._choose(limit, use_disk=refusals == 0)
+            chosen, stored = await self._choose(limit, use_disk=refusals == 0)
             if attempt == _ATTEMPTS - 1 or refusals > 1:
                 chosen = Plan(position=0)
             landing = await self._claim(chosen, ending)
             try:
                 if not chosen.in_place:
-                    await self._restore(landing, captures)
+                    await self._restore(landing, chosen)
             except StateError as error:
                 logger.warning("A saved state was refused (%s): %s", error.reason, error)
             except RestoreRefused as error:
@@ -149,34 +163,29 @@ class Execution:
                 elapsed = (time.monotonic() - began) * 1e3
                 self._machine.rates.restore.learn(chosen.restored_bytes, elapsed)
                 reported = elapsed if chosen.needs_restore else 0.0
+                LANDINGS.labels(landed_on(chosen)).inc()
                 return Landed(chosen, stored, landing.seq, reported, refusals > 0)
         raise AssertionError("the last attempt restores nothing")
 
-    async def _choose(self, limit: int, use_disk: bool) -> tuple[Plan, Stored, dict[str, Capture]]:
+    async def _choose(self, limit: int, use_disk: bool) -> tuple[Plan, Stored]:
         """The best plan; what waits in the engine is collected only if it could help."""
         machine, prompt = self._machine, self._prompt
         residents = await machine.residency.residents(self._owner.session)
         stored = await self._lookup(prompt) if use_disk else Stored()
-        chosen, captures = self._plan(limit, residents, stored)
+        chosen = self._plan(limit, residents, stored)
         if machine.memory.needs_snapshot and not chosen.in_place:
-            await machine.saver.collect()
-            chosen, captures = self._plan(limit, residents, stored)
-        return chosen, stored, captures
+            await machine.checkpoints.collect()
+            chosen = self._plan(limit, residents, stored)
+        return chosen, stored
 
-    def _plan(
-        self, limit: int, residents: list[Resident], stored: Stored
-    ) -> tuple[Plan, dict[str, Capture]]:
-        waiting = self._machine.saver.captures_for(self._prompt)
-        snapshots = sorted(
-            [*stored.snapshots, *(snapshot for snapshot, _ in waiting)],
-            key=lambda snapshot: snapshot.position,
-        )
-        everything = replace(stored, snapshots=tuple(snapshots))
+    def _plan(self, limit: int, residents: list[Resident], stored: Stored) -> Plan:
         machine = self._machine
-        chosen = plan(
-            self._prompt, limit, residents, everything, machine.memory, whole=machine.saver.whole
-        )
-        return chosen, {snapshot.key: capture for snapshot, capture in waiting}
+        ready = {snapshot.key: snapshot for snapshot in stored.snapshots}
+        ready |= {snapshot.key: snapshot for snapshot in machine.checkpoints.find(self._prompt)}
+        snapshots = sorted(ready.values(), key=lambda snapshot: snapshot.position)
+        everything = replace(stored, snapshots=tuple(snapshots))
+        whole = machine.saver.whole
+        return plan(self._prompt, limit, residents, everything, machine.memory, whole=whole)
 
     async def _lookup(self, tokens: Tokens) -> Stored:
         try:
@@ -191,13 +200,15 @@ class Execution:
         cells = len(self._prompt) - chosen.keep + max(0, min(wanted, RESERVE_TOKENS))
         return await self._machine.residency.claim(chosen, self._owner, cells)
 
-    async def _restore(self, landing: Landing, captures: dict[str, Capture]) -> None:
-        keys = [key for key in landing.keys if key not in captures]
-        store, tokens = self._machine.store, self._prompt
-        with store.lease(keys), closing(_payloads(store, landing.keys, captures)) as payloads:
-            await self._machine.engine.restore(landing, tokens, payloads)
+    async def _restore(self, landing: Landing, chosen: Plan) -> None:
+        machine = self._machine
+        in_memory = chosen.snapshot.key if chosen.snapshot and not chosen.snapshot.bytes else None
+        keys = [key for key in landing.keys if key != in_memory]
+        payloads = _payloads(machine.store, keys, machine.checkpoints, in_memory)
+        with machine.store.lease(keys), closing(payloads):
+            await machine.engine.restore(landing, self._prompt, payloads)
         if keys:
-            await asyncio.to_thread(store.touch, keys)
+            await asyncio.to_thread(machine.store.touch, keys)
 
     # --- evaluation
 
@@ -209,18 +220,20 @@ class Execution:
         ending: Ending,
         logprobs: int | None,
     ) -> Run:
-        memory, last = self._machine.memory, len(prompt) - 1
-        captures = memory.needs_snapshot and not self._machine.saver.whole
-        answers = ending.max_tokens != 0
+        captures = self._machine.memory.needs_snapshot and not self._machine.saver.whole
+        position = landed.plan.position
+        ranks = self._places(position) if captures else {}
         return Run(
             seq=landed.seq,
             prompt=prompt,
-            start=landed.plan.position,
+            start=position,
             limit=self._machine.limit,
             sampling=sampling,
             ending=ending,
-            captures=(last,) if captures and answers and last > landed.plan.position else (),
+            captures=tuple(sorted(at for at in ranks if position < at < len(prompt))),
             capture_end=captures,
+            ranks=ranks,
+            end_rank=Rank.END,
             logprobs=logprobs,
         )
 
@@ -249,14 +262,16 @@ class Execution:
 
 
 def _payloads(
-    store: Store, keys: tuple[str, ...], captures: dict[str, Capture]
+    store: Store, keys: list[str], checkpoints: Checkpoints, in_memory: str | None
 ) -> Generator[Payload, None, None]:
-    """Payloads in the order of `keys`: captures from memory, the rest read ahead from disk."""
-    stored = store.stream([key for key in keys if key not in captures])
+    """What `keys` name, read ahead from disk, then the snapshot in memory if there is one."""
+    stored = store.stream(keys)
     try:
-        for key in keys:
-            yield captures[key].payload if key in captures else next(stored)
+        yield from stored
     finally:
         close = getattr(stored, "close", None)
         if close:
             close()
+    if in_memory is not None:
+        with checkpoints.lease(in_memory) as payload:
+            yield payload

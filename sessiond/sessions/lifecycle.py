@@ -12,7 +12,7 @@ from typing import Literal
 
 from sessiond.engine.probe import Verdict
 from sessiond.errors import Conflict, EngineError, LedgerError, SessiondError, Unavailable
-from sessiond.metrics import CAPTURE_MS, CAPTURES, UNSAVED_TURNS
+from sessiond.metrics import UNSAVED_TURNS
 from sessiond.sessions.deletion import forget_lines, forget_stored
 from sessiond.sessions.execution import Machine
 from sessiond.sessions.overview import Overview
@@ -197,7 +197,7 @@ class Lifecycle:
             machine = self._workshop().machine
             for view in await machine.residency.lines_of(record.id):
                 await machine.residency.park(view)
-            await machine.saver.write_captures()
+            await machine.checkpoints.write()
         return await self._summary(record)
 
     async def resume(self, name: str) -> ResumeReport:
@@ -214,7 +214,7 @@ class Lifecycle:
     async def verify(self) -> VerifyReport:
         await self.ready()
         machine = self._workshop().machine
-        await machine.saver.write_captures()
+        await machine.checkpoints.write()
         found = await asyncio.to_thread(machine.store.verify)
         return VerifyReport(
             blocks=found.blocks,
@@ -229,8 +229,8 @@ class Lifecycle:
     async def health(self) -> Health:
         loaded = self._loaded
         usage = await asyncio.to_thread(loaded.machine.store.usage) if loaded else None
-        if loaded:
-            _observe(loaded.machine)
+        staging = loaded.machine.engine.core.staging if loaded else None
+        ring = loaded.machine.checkpoints.stats if loaded else None
         return Health(
             status=self._status(),
             detail=self._failure or self._problem,
@@ -240,7 +240,11 @@ class Lifecycle:
             n_ctx_train=loaded.n_ctx_train if loaded else None,
             codec=loaded.verdict.codec if loaded else None,
             codec_detail=loaded.verdict.detail if loaded else "",
-            staging="none",
+            staging=str(staging.kind) if staging else "none",
+            staging_detail=staging.detail if staging else "",
+            ring_bytes=ring.bytes if ring else 0,
+            ring_budget=ring.budget if ring else 0,
+            ring_entries=ring.entries if ring else 0,
             running=self._turnstile.running,
             queued=self._waiting,
             sessions=len(self._register.records),
@@ -318,6 +322,7 @@ class Lifecycle:
             if machine is not None:
                 stack.callback(machine.store.close)
                 stack.callback(machine.saver.close)
+                stack.callback(machine.checkpoints.close)
                 stack.push_async_callback(machine.engine.stop)
                 await self._end_chores(machine.saver)
                 await machine.saver.save_for_stop()
@@ -370,13 +375,6 @@ class Lifecycle:
             )
         async with self._turnstile.pass_through():
             yield self._register[known.name]
-
-
-def _observe(machine: Machine) -> None:
-    counts = machine.engine.core.captures
-    CAPTURES.labels("frozen").set(counts.frozen)
-    CAPTURES.labels("direct").set(counts.direct)
-    CAPTURE_MS.set(counts.engine_ms)
 
 
 def _is_unnamed(record: SessionRecord) -> bool:

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 
 from sessiond.sessions.prompt import Boundaries
+from sessiond.store.loss import Rank
 
 MOST_STEPS = 4
 STEP_MIN = 512
 """Tokens: less than this is evaluated again about as fast as a snapshot is restored."""
 LEAST_RATIO = 4.0
-
-
-class Rank(IntEnum):
-    """What a snapshot is for; the stronger is kept longer."""
-
-    STEP = 0
-    PROMPT = 1
-    BOUNDARY = 2
-    FRONT = 3
-
-
-END_RANK = Rank.BOUNDARY
-"""Of the state after the last reply: where the line goes on, so as good as a boundary."""
+NEAR = 16
+"""Tokens: a message that begins this close behind the landing is reached from there: between two turns
+there are only the template's own tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +41,16 @@ def places(
     leave it at most that many times the tokens it took back. A prefill whose client leaves keeps
     what it has at the last of them. Of places that coincide the stronger rank stays, and no step
     is closer than `step_min` tokens to another place or to the landing. The state after the reply
-    is captured too, as `END_RANK`.
+    is captured too, as Rank.END.
     """
     last = prompt_length - 1
-    ranks = {last: Rank.PROMPT}
-    ranks |= dict.fromkeys(boundaries.users, Rank.BOUNDARY)
+    ranks = {last: Rank.LAST_BOUNDARY}
+    ranks |= dict.fromkeys(boundaries.users, Rank.LAST_BOUNDARY)
     if boundaries.front is not None:
         ranks[boundaries.front] = Rank.FRONT
-    ranks = {at: rank for at, rank in ranks.items() if landing < at < prompt_length}
+    near = landing + NEAR if landing else 0
+    ranks = {at: rank for at, rank in ranks.items() if near < at < prompt_length or at == last}
+    ranks = {at: rank for at, rank in ranks.items() if landing < at}
     for at in _steps(last, landing, most_steps, step_min):
         if _distance(at, [*ranks, landing]) >= step_min:
             ranks[at] = Rank.STEP

@@ -174,3 +174,12 @@ def source_of(plan: Plan, *, known: bool) -> Source:
     if plan.restored > plan.keep:
         return "disk"
     return "resident" if plan.own else "fork"
+
+
+def landed_on(plan: Plan) -> str:
+    """For the metric: where the state came from that the evaluation began on."""
+    if plan.position == 0:
+        return "nothing"
+    if plan.snapshot is not None:
+        return "disk" if plan.snapshot.bytes else "ring"
+    return "disk" if plan.blocks else "resident"

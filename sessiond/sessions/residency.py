@@ -9,6 +9,7 @@ from sessiond.engine.landing import Landing
 from sessiond.engine.sequence import Owner, SequenceView
 from sessiond.engine.thread import Engine
 from sessiond.errors import PoolFull
+from sessiond.sessions.checkpoints import Checkpoints
 from sessiond.sessions.plan import Plan, Resident
 from sessiond.sessions.saver import Saver
 from sessiond.store.chain import Kind
@@ -17,9 +18,10 @@ from sessiond.store.chain import Kind
 class Residency:
     """Event loop only, one turn at a time. Parking saves a line before it leaves the context."""
 
-    def __init__(self, engine: Engine, saver: Saver) -> None:
+    def __init__(self, engine: Engine, saver: Saver, checkpoints: Checkpoints) -> None:
         self._engine = engine
         self._saver = saver
+        self._checkpoints = checkpoints
 
     async def residents(self, session: str) -> list[Resident]:
         """Every line in the context, as session id `session` sees it."""
@@ -60,7 +62,7 @@ class Residency:
     async def park(self, view: SequenceView) -> None:
         """Save a line and drop it from the context."""
         await self._saver.save(view, parking=True)
-        await self._saver.collect()
+        await self._checkpoints.collect()
         await self._engine.call(lambda core: core.drop(view.seq))
 
     async def drop_session(self, session: str) -> None:

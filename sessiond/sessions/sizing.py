@@ -10,6 +10,8 @@ _POOL_SHARE = 0.5
 _STATE_SHARE = 0.1
 """Of the free memory, for recurrent states and windows, which grow with the number of lines."""
 _MOST_LINES, _FEWEST_LINES = 16, 2
+_RING_SNAPSHOTS = 32
+_PAGE = 4096
 _SMALLEST_POOL = 2048
 
 
@@ -27,6 +29,12 @@ def active_lines(verdict: Verdict, memory: Memory, available: int) -> int:
     if not state:
         return _MOST_LINES
     return max(_FEWEST_LINES, min(_MOST_LINES, int(available * _STATE_SHARE) // state))
+
+
+def ring_budget(verdict: Verdict, memory: Memory, total: int) -> int:
+    """The default: 32 snapshots of the model, at most a quarter of `total` RAM, in bytes."""
+    size = verdict.snapshot_bytes + memory.n_swa * verdict.window_token_bytes
+    return min(_RING_SNAPSHOTS * (size + _PAGE), total // 4)
 
 
 def store_quota(free: int, used: int) -> int:

@@ -190,8 +190,9 @@ class VerifyReport:
 class Health:
     """`status` is "ok", "loading", "draining" or "failed"; `detail` says more when it is not "ok".
 
-    `codec` is "blocks" or "whole" (with the reason in `codec_detail`). `staging` is "none" until
-    the ring exists.
+    `codec` is "blocks" or "whole" (with the reason in `codec_detail`). `staging` says what memory
+    snapshots are copied into: "device" (pinned), "locked", "pageable", or "none" where none are
+    taken. Ring sizes are bytes.
     """
 
     status: Literal["ok", "loading", "draining", "failed"]
@@ -210,6 +211,10 @@ class Health:
     disk_bytes: int
     disk_quota: int
     loading_progress: float | None = None
+    staging_detail: str = ""
+    ring_bytes: int = 0
+    ring_budget: int = 0
+    ring_entries: int = 0
 
 
 class Turns(Protocol):

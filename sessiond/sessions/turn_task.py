@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -19,9 +19,11 @@ from sessiond.errors import (
     SessiondError,
     Unavailable,
 )
+from sessiond.sessions.boundaries import boundaries_of
 from sessiond.sessions.composition import Composition, compose
-from sessiond.sessions.execution import Execution, Landed, Machine, Outcome
+from sessiond.sessions.execution import Execution, Landed, Machine, Outcome, Places
 from sessiond.sessions.miss import find_miss
+from sessiond.sessions.placement import places
 from sessiond.sessions.plan import source_of
 from sessiond.sessions.prompt import PromptRenderer
 from sessiond.sessions.register import Register
@@ -116,7 +118,7 @@ class TurnTask:
         finally:
             self.over = True
             self._queue.put_nowait(None)
-        await self._workshop_of().machine.saver.collect()
+        await self._workshop_of().machine.checkpoints.collect()
 
     async def _pass(self, shop: Workshop) -> None:
         async with shop.turnstile.pass_through():
@@ -164,10 +166,26 @@ class TurnTask:
         self, shop: Workshop, tree: SessionTree, composed: Composition, record: SessionRecord
     ) -> Execution:
         root = tree.next_number if composed.parent is None else tree.path(composed.parent)[0].number
-        execution = Execution(shop.machine, Owner(record.id, root), composed.prompt)
+        owner, places = Owner(record.id, root), self._places(shop, tree, composed, record)
+        execution = Execution(shop.machine, owner, composed.prompt, places)
         if self._cancelled:
             execution.cancel()
         return execution
+
+    def _places(
+        self, shop: Workshop, tree: SessionTree, composed: Composition, record: SessionRecord
+    ) -> Places:
+        """Where to capture, once it is known where the evaluation begins."""
+        now = datetime.fromtimestamp(record.created).astimezone()
+
+        def at(landing: int) -> Mapping[int, int]:
+            content = self._request.content
+            found = boundaries_of(content, composed, tree, shop.renderer, now, landing)
+            return {
+                place.position: place.rank for place in places(len(composed.prompt), landing, found)
+            }
+
+        return at
 
     def _ending(self, shop: Workshop, composed: Composition) -> Ending:
         room = max(1, shop.machine.limit - len(composed.prompt))

@@ -22,6 +22,7 @@ from sessiond.engine.probe import Verdict
 from sessiond.engine.sampling import Ending, Sampling
 from sessiond.engine.settings import ContextSettings
 from sessiond.engine.thread import Engine
+from sessiond.sessions.checkpoints import Checkpoints
 from sessiond.sessions.execution import Machine
 from sessiond.sessions.ledger import Ledger
 from sessiond.sessions.lifecycle import Lifecycle, Limits, Loaded
@@ -31,6 +32,7 @@ from sessiond.sessions.residency import Residency
 from sessiond.sessions.saver import Saver
 from sessiond.sessions.transcript import Content, Text, read_chat
 from sessiond.sessions.turn import Finished, OpenTurn, SessionRef, TurnReport, TurnRequest
+from sessiond.store.ring import Ring
 from sessiond.store.store import Store
 
 GREEDY = Sampling(temperature=0)
@@ -106,6 +108,7 @@ class Rig:
     )
     template: str | None = None
     quota: int = 1 << 34
+    ring: int = 1 << 30
     limits: Limits = field(default_factory=lambda: Limits(drain=5.0))
     whole: bool = False
     tokenizer: str | None = None
@@ -146,6 +149,7 @@ class Daemon:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.machine.engine.stop()
         self.machine.saver.close()
+        self.machine.checkpoints.close()
         self.machine.store.close()
         await self.lifecycle._register.close()
 
@@ -227,13 +231,16 @@ class Daemon:
             quota=rig.quota,
             keep_free=0,
         )
-        saver = Saver(engine, store, info.memory, whole=rig.whole)
+        ring = Ring(rig.ring, rig.fingerprint.value)
+        checkpoints = Checkpoints(engine, ring, store)
+        saver = Saver(engine, store, checkpoints, info.memory, whole=rig.whole)
         n_ctx = engine.core.context.n_ctx
         self.machine = Machine(
             engine=engine,
             store=store,
             saver=saver,
-            residency=Residency(engine, saver),
+            checkpoints=checkpoints,
+            residency=Residency(engine, saver, checkpoints),
             memory=info.memory,
             fingerprint=rig.fingerprint,
             rates=Rates(),

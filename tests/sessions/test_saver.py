@@ -111,10 +111,10 @@ async def test_a_snapshot_that_is_superseded_while_it_is_written_stops_nothing(
             return put(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(machine.store, "put_snapshot", slow)
-        writing = asyncio.create_task(machine.saver.write_captures())
+        writing = asyncio.create_task(machine.checkpoints.write())
         await asyncio.sleep(0.01)
         await talk.turns(daemon, 3)
-        await machine.saver.collect()
+        await machine.checkpoints.collect()
         go.set()
         await writing
         stored = machine.store.lookup(prompt_of(talk.messages))

@@ -1,0 +1,179 @@
+"""Snapshots on their way: from the engine's staging buffers into the ring, from there to disk.
+
+Nothing of it lies before a first token: the engine freezes in no time, what it froze is read out when
+nobody waits for a prefill, copied and checksummed by a worker, and written to disk when it is idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+from sessiond.engine.context import Payload
+from sessiond.engine.core import Capture, CaptureCounts
+from sessiond.engine.memory import Tokens, as_tokens
+from sessiond.engine.sequence import Owner
+from sessiond.engine.thread import Engine
+from sessiond.errors import StateError, StateMissing
+from sessiond.metrics import (
+    CAPTURE_MS,
+    CAPTURES,
+    DRAIN_MS,
+    SAVE_FAILURES,
+    SNAPSHOTS_SUPERSEDED,
+)
+from sessiond.sessions.supersede import Written, superseded
+from sessiond.store.chain import Kind
+from sessiond.store.found import StoredSnapshot
+from sessiond.store.loss import Rank
+from sessiond.store.ring import Ring
+from sessiond.store.ring_entry import Refusal, Reservation, RingEntry, RingStats
+from sessiond.store.store import Store
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+LEAST_WRITTEN = Rank.LAST_BOUNDARY
+"""Snapshots below this rank are in memory only."""
+KEPT_BOUNDARIES = 4
+"""Of a line; older ones count as ordinary."""
+
+
+class Checkpoints:
+    """Event loop only. `lease` may be used from any thread."""
+
+    def __init__(self, engine: Engine, ring: Ring, store: Store) -> None:
+        self._engine = engine
+        self._ring = ring
+        self._store = store
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="ring")
+        self._lock = asyncio.Lock()
+        self._tokens: dict[str, Tokens] = {}
+        self._on_disk: dict[str, Written] = {}
+        self._handled: set[str] = set()
+
+    @property
+    def stats(self) -> RingStats:
+        return self._ring.stats()
+
+    async def collect(self) -> None:
+        """Bring what the engine has captured into the ring; it can be landed on from then on."""
+        async with self._lock:
+            for capture in await self._engine.drain():
+                await self._publish(capture)
+        _observe(self._engine.core.captures)
+
+    def find(self, prompt: Tokens) -> list[StoredSnapshot]:
+        """Snapshots in memory of beginnings of a prompt. They cost no bytes to read."""
+        found = self._ring.find(self._store.owner, prompt)
+        return [StoredSnapshot(entry.key, entry.position, 0, Kind.SNAPSHOT) for entry in found]
+
+    @contextmanager
+    def lease(self, key: str) -> Iterator[Payload]:
+        """Raises StateMissing, StateDamaged."""
+        with self._ring.lease(key) as payload:
+            yield payload
+
+    def has(self, tokens: Tokens) -> bool:
+        """Whether the state at the end of `tokens` is in memory."""
+        found = self._ring.find(self._store.owner, tokens)
+        return bool(found) and found[-1].position == len(tokens)
+
+    async def write(self) -> None:
+        """Bring to disk what is worth it and not there yet, and drop what it supersedes."""
+        await self.collect()
+        for entry in self._ring.entries():
+            tokens = self._tokens.get(entry.key)
+            if entry.rank >= LEAST_WRITTEN and tokens is not None:
+                await self._write_one(entry, tokens)
+        await self._drop_superseded()
+
+    async def forget(self, session: str) -> None:
+        """Drop the snapshots of the lines of session id `session` from memory."""
+        await self.collect()
+        self._ring.drop_line(lambda line: isinstance(line, Owner) and line.session == session)
+        self._on_disk = {
+            key: written
+            for key, written in self._on_disk.items()
+            if not (isinstance(written.line, Owner) and written.line.session == session)
+        }
+        self._prune()
+
+    def close(self) -> None:
+        self._worker.shutdown()
+
+    async def _publish(self, capture: Capture) -> None:
+        size = len(capture.payload)
+        rank = Rank(capture.rank)
+        reserved = (
+            self._ring.reserve(self._store.owner, capture.owner, capture.tokens, rank, size)
+            if len(capture.tokens)
+            else Refusal.PRESENT
+        )
+        if isinstance(reserved, Refusal):
+            capture.release()
+            return
+        if await self._run(lambda: self._fill(reserved, capture)):
+            self._tokens[reserved.key] = as_tokens(capture.tokens)
+            self._ring.demote(capture.owner, KEPT_BOUNDARIES)
+            self._prune()
+
+    def _fill(self, reserved: Reservation, capture: Capture) -> bool:
+        """Worker thread."""
+        try:
+            size = len(capture.payload)
+            reserved.buffer[:size] = capture.payload
+            return self._ring.publish(reserved, size)
+        except BaseException:
+            self._ring.withdraw(reserved)
+            raise
+        finally:
+            capture.release()
+
+    def _copy_to_disk(self, key: str, tokens: Tokens) -> int:
+        """Worker thread."""
+        with self._ring.lease(key) as payload:
+            return self._store.put_snapshot(tokens, payload)
+
+    async def _write_one(self, entry: RingEntry, tokens: Tokens) -> None:
+        if entry.key in self._handled:
+            return
+        try:
+            await self._run(lambda: self._copy_to_disk(entry.key, tokens))
+        except StateMissing:
+            return
+        except (StateError, OSError) as error:
+            SAVE_FAILURES.inc()
+            logger.warning("A snapshot could not be saved: %s", error)
+            return
+        self._handled.add(entry.key)
+        self._on_disk[entry.key] = Written(entry.key, entry.line, tokens, entry.rank)
+
+    async def _drop_superseded(self) -> None:
+        gone = superseded(list(self._on_disk.values()))
+        if not gone:
+            return
+        SNAPSHOTS_SUPERSEDED.inc(await self._run(lambda: self._store.drop(gone)))
+        for key in gone:
+            del self._on_disk[key]
+        self._prune()
+
+    def _prune(self) -> None:
+        """Forget the tokens of snapshots that are gone."""
+        here = {entry.key for entry in self._ring.entries()}
+        self._tokens = {key: tokens for key, tokens in self._tokens.items() if key in here}
+        self._handled &= here
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+
+def _observe(counts: CaptureCounts) -> None:
+    CAPTURES.labels("frozen").set(counts.frozen)
+    CAPTURES.labels("direct").set(counts.direct)
+    CAPTURES.labels("pageable").set(counts.pageable)
+    CAPTURE_MS.set(counts.engine_ms)
+    DRAIN_MS.set(counts.drain_ms)
