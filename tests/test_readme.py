@@ -38,7 +38,7 @@ def run(command: str, daemon: Daemon) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "SESSIOND_URL": daemon.url}
     return subprocess.run(
         command.replace(ADDRESS, daemon.url),
-        shell=True,
+        shell=True,  # noqa: S602
         cwd=ROOT,
         env=environment,
         capture_output=True,

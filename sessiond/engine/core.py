@@ -54,8 +54,8 @@ class Capture:
 class CaptureCounts:
     """`direct` captures found both spares taken, so that the older one was exported at once.
 
-    `pageable` ones found no staging buffer. `engine_ms` is all the time the engine spent on captures,
-    `drain_ms` of it on copying them out.
+    `pageable` ones found no staging buffer. `engine_ms` is all the time the engine spent on
+    captures, `drain_ms` of it on copying them out.
     """
 
     frozen: int = 0

@@ -1,7 +1,7 @@
 """Snapshots on their way: from the engine's staging buffers into the ring, from there to disk.
 
-Nothing of it lies before a first token: the engine freezes in no time, what it froze is read out when
-nobody waits for a prefill, copied and checksummed by a worker, and written to disk when it is idle.
+Nothing of it lies before a first token: the engine freezes in no time, what it froze is read out
+when nobody waits for a prefill, copied and checksummed by a worker, and written when it is idle.
 """
 
 from __future__ import annotations

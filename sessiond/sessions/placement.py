@@ -13,8 +13,8 @@ STEP_MIN = 512
 """Tokens: less than this is evaluated again about as fast as a snapshot is restored."""
 LEAST_RATIO = 4.0
 NEAR = 16
-"""Tokens: a message that begins this close behind the landing is reached from there: between two turns
-there are only the template's own tokens."""
+"""Tokens: a message that begins this close behind the landing is reached from there; between two
+turns there are only the template's own tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,11 @@ def places(
     if boundaries.front is not None:
         ranks[boundaries.front] = Rank.FRONT
     near = landing + NEAR if landing else 0
-    ranks = {at: rank for at, rank in ranks.items() if near < at < prompt_length or at == last}
-    ranks = {at: rank for at, rank in ranks.items() if landing < at}
+    ranks = {
+        at: rank
+        for at, rank in ranks.items()
+        if near < at < prompt_length or (at == last and landing < last)
+    }
     for at in _steps(last, landing, most_steps, step_min):
         if _distance(at, [*ranks, landing]) >= step_min:
             ranks[at] = Rank.STEP

@@ -27,7 +27,9 @@ def keys(tmp_path: Path) -> Keys:
 
 def client(keys: Keys) -> httpx.AsyncClient:
     app = create_app(ScriptedTurns(), ApiConfig(keys=keys))
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://evil.example:8484")
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://evil.example:8484"
+    )
 
 
 async def test_every_route_but_health_needs_a_key(keys: Keys) -> None:

@@ -1,4 +1,4 @@
-"""Invariant 2: a line that was parked, stopped or killed continues to the last bit as if nothing was.
+"""Invariant 2: a line that was parked, stopped or killed goes on to the last bit as if it was not.
 
 And invariant 3's oracle: what is restored exports to the bytes that are stored.
 """

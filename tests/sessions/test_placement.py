@@ -6,15 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.sessions.placement import (
-    END_RANK,
-    MOST_STEPS,
-    STEP_MIN,
-    Place,
-    Rank,
-    places,
-)
+from sessiond.sessions.placement import MOST_STEPS, NEAR, STEP_MIN, Place, places
 from sessiond.sessions.prompt import Boundaries
+from sessiond.store.loss import Rank
 
 lengths = st.integers(1, 400_000)
 shapes = st.builds(
@@ -50,12 +44,13 @@ def test_places_are_ascending_and_between_landing_and_end(shape: Shape) -> None:
 def test_every_boundary_and_the_last_token_have_a_place_of_their_rank(shape: Shape) -> None:
     length, landing, boundaries = shape
     found = {place.position: place.rank for place in places(length, landing, boundaries)}
-    expected: dict[int, Rank] = {length - 1: Rank.PROMPT}
+    expected: dict[int, Rank] = {length - 1: Rank.LAST_BOUNDARY}
     for user in boundaries.users:
-        expected[user] = Rank.BOUNDARY
+        expected[user] = Rank.LAST_BOUNDARY
     if boundaries.front is not None:
         expected[boundaries.front] = Rank.FRONT
-    wanted = {at: rank for at, rank in expected.items() if landing < at}
+    near = landing + NEAR if landing else 0
+    wanted = {at: rank for at, rank in expected.items() if at > near or landing < at == length - 1}
     assert {at: rank for at, rank in found.items() if rank is not Rank.STEP} == wanted
 
 
@@ -83,7 +78,7 @@ def test_a_rewind_of_any_length_evaluates_at_most_a_multiple_of_it(
     evaluated = target - max(at for at in kept if at <= target)
     ratio = max(4.0, (span / STEP_MIN) ** (1 / MOST_STEPS))
     rewound = max(length - 1 - target, STEP_MIN)
-    # A step that another place stands in for is off by less than STEP_MIN.
+    # A step that another place stands in for is off by less than STEP_MIN, which exceeds NEAR.
     assert evaluated <= ratio * rewound + STEP_MIN
 
 
@@ -106,23 +101,23 @@ def test_a_short_prefill_has_only_the_steps_that_fit(last: int, expected: int) -
 
 
 def test_no_steps_if_none_are_wanted() -> None:
-    assert places(100_000, 0, Boundaries(), most_steps=0) == (Place(99_999, Rank.PROMPT),)
+    assert places(100_000, 0, Boundaries(), most_steps=0) == (Place(99_999, Rank.LAST_BOUNDARY),)
 
 
 def test_the_stronger_rank_wins() -> None:
     assert places(10, 0, Boundaries(9, (9,))) == (Place(9, Rank.FRONT),)
-    assert places(10, 0, Boundaries(None, (9,))) == (Place(9, Rank.BOUNDARY),)
+    assert places(10, 0, Boundaries(None, (9,))) == (Place(9, Rank.LAST_BOUNDARY),)
 
 
-def test_an_append_captures_the_new_message_and_the_last_token() -> None:
+def test_an_append_captures_the_last_token_and_no_message_that_begins_at_the_landing() -> None:
     found = places(1200, 1100, Boundaries(300, (800, 1105)))
-    assert found == (Place(1105, Rank.BOUNDARY), Place(1199, Rank.PROMPT))
+    assert found == (Place(1199, Rank.LAST_BOUNDARY),)
+
+
+def test_a_message_further_behind_the_landing_is_captured() -> None:
+    found = places(1200, 1100, Boundaries(300, (800, 1140)))
+    assert found == (Place(1140, Rank.LAST_BOUNDARY), Place(1199, Rank.LAST_BOUNDARY))
 
 
 def test_nothing_is_captured_where_nothing_is_evaluated() -> None:
     assert places(100, 99, Boundaries(10, (50,))) == ()
-
-
-def test_the_end_of_a_reply_is_kept_like_a_boundary() -> None:
-    assert END_RANK is Rank.BOUNDARY
-    assert Rank.FRONT > END_RANK > Rank.PROMPT > Rank.STEP
