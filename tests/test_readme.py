@@ -36,9 +36,9 @@ def daemon(smol_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def run(command: str, daemon: Daemon) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "SESSIOND_URL": daemon.url}
-    return subprocess.run(
+    return subprocess.run(  # noqa: S602
         command.replace(ADDRESS, daemon.url),
-        shell=True,  # noqa: S602
+        shell=True,
         cwd=ROOT,
         env=environment,
         capture_output=True,

@@ -31,7 +31,7 @@ from sessiond.store.chain import Kind
 from sessiond.store.found import StoredSnapshot
 from sessiond.store.loss import Rank
 from sessiond.store.ring import Ring
-from sessiond.store.ring_entry import Refusal, Reservation, RingEntry, RingStats
+from sessiond.store.ring_entry import Refusal, Reservation, RingStats
 from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -77,18 +77,24 @@ class Checkpoints:
         with self._ring.lease(key) as payload:
             yield payload
 
-    def has(self, tokens: Tokens) -> bool:
-        """Whether the state at the end of `tokens` is in memory."""
-        found = self._ring.find(self._store.owner, tokens)
-        return bool(found) and found[-1].position == len(tokens)
+    def will_write(self, tokens: Tokens) -> bool:
+        """Whether the snapshot at the end of `tokens` is in memory and goes to disk from there."""
+        found = self._ring.find(self._store.owner, tokens)[-1:]
+        return any(e.position == len(tokens) and e.rank >= LEAST_WRITTEN for e in found)
 
     async def write(self) -> None:
-        """Bring to disk what is worth it and not there yet, and drop what it supersedes."""
+        """Bring to disk what is worth it and not there yet, and drop what it supersedes.
+
+        What later snapshots supersede before it was written is not written at all.
+        """
         await self.collect()
-        for entry in self._ring.entries():
-            tokens = self._tokens.get(entry.key)
-            if entry.rank >= LEAST_WRITTEN and tokens is not None:
-                await self._write_one(entry, tokens)
+        fresh = self._fresh()
+        needless = set(superseded([*self._on_disk.values(), *fresh]))
+        for snapshot in fresh:
+            if snapshot.key in needless:
+                self._handled.add(snapshot.key)
+            else:
+                await self._write_one(snapshot)
         await self._drop_superseded()
 
     async def forget(self, session: str) -> None:
@@ -138,19 +144,26 @@ class Checkpoints:
         with self._ring.lease(key) as payload:
             return self._store.put_snapshot(tokens, payload)
 
-    async def _write_one(self, entry: RingEntry, tokens: Tokens) -> None:
-        if entry.key in self._handled:
-            return
+    def _fresh(self) -> list[Written]:
+        return [
+            Written(entry.key, entry.line, self._tokens[entry.key], entry.rank)
+            for entry in self._ring.entries()
+            if entry.rank >= LEAST_WRITTEN
+            and entry.key in self._tokens
+            and entry.key not in self._handled
+        ]
+
+    async def _write_one(self, snapshot: Written) -> None:
         try:
-            await self._run(lambda: self._copy_to_disk(entry.key, tokens))
+            await self._run(lambda: self._copy_to_disk(snapshot.key, snapshot.tokens))
         except StateMissing:
             return
         except (StateError, OSError) as error:
             SAVE_FAILURES.inc()
             logger.warning("A snapshot could not be saved: %s", error)
             return
-        self._handled.add(entry.key)
-        self._on_disk[entry.key] = Written(entry.key, entry.line, tokens, entry.rank)
+        self._handled.add(snapshot.key)
+        self._on_disk[snapshot.key] = snapshot
 
     async def _drop_superseded(self) -> None:
         gone = superseded(list(self._on_disk.values()))

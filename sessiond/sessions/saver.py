@@ -168,17 +168,18 @@ class Saver:
         stored = await self._write(lambda: self._store.lookup(tokens))
         has_snapshot = any(s.position == len(tokens) for s in stored.snapshots)
         capture = None
-        if self._memory.needs_snapshot and not (has_snapshot or self._checkpoints.has(tokens)):
+        if self._memory.needs_snapshot and not (
+            has_snapshot or self._checkpoints.will_write(tokens)
+        ):
             capture = await self._engine.call(lambda core: core.export_snapshot(view.seq))
             if common_prefix(capture.tokens, tokens) < len(tokens):
                 return
             tokens = capture.tokens
         if self._memory.has_blocks and not await self._save_cells(view, tokens, stored.tokens):
             return
+        await self._checkpoints.write()
         if capture is not None:
             await self._save_interim(capture)
-        if not view.running:
-            await self._checkpoints.write()
         self._saved[view.seq] = _Saved(view.epoch, len(tokens), began)
 
     async def _save_cells(self, view: SequenceView, tokens: Tokens, stored: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,16 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 MEMORY = Path("/dev/shm")
+SWITCH_S = 0.0005
+
+
+@pytest.fixture(autouse=True)
+def served() -> Iterator[None]:
+    """As in the daemon, the engine thread does not wait long for the interpreter, nor the loop."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture

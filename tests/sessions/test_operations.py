@@ -65,7 +65,9 @@ async def test_park_and_resume(state_dir: Path, kind: str) -> None:
         assert parked.back_in_ms > 0
         assert await daemon.lifecycle.park("talk") == parked
         resumed = await daemon.lifecycle.resume("talk")
-        assert (resumed.source, resumed.restored_tokens) == ("disk", standing)
+        in_ring = kind == "recurrent"
+        expected = ("resident", 0) if in_ring else ("disk", standing)
+        assert (resumed.source, resumed.restored_tokens) == expected
         assert (resumed.prefilled_tokens, resumed.miss) == (0, None)
         assert resumed.predicted_ms == pytest.approx(parked.back_in_ms)
         listed = await daemon.lifecycle.summary("talk")

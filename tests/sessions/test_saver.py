@@ -52,7 +52,9 @@ async def test_saving_again_writes_nothing(state_dir: Path, kind: str) -> None:
 
 
 @each_kind
-async def test_the_last_four_snapshots_of_a_line_are_kept(state_dir: Path, kind: str) -> None:
+async def test_the_front_and_the_last_snapshots_of_a_line_are_kept(
+    state_dir: Path, kind: str
+) -> None:
     """However many turns there are, and whether each is saved or several at once."""
     async with rig_of(kind, state_dir).daemon() as daemon:
         talk = Talk(kind)
@@ -61,18 +63,21 @@ async def test_the_last_four_snapshots_of_a_line_are_kept(state_dir: Path, kind:
             await daemon.machine.saver.save_all()
         await talk.turns(daemon, 3)
         await daemon.machine.saver.save_all()
-        usage = daemon.machine.store.usage()
-        assert usage.snapshots == (saver.KEPT_SNAPSHOTS if MEMORIES[kind].needs_snapshot else 0)
-        if MEMORIES[kind].needs_snapshot:
-            stored = daemon.machine.store.lookup(prompt_of(talk.messages))
-            last, before = talk.replies[-1].report, talk.replies[-2].report
-            positions = [s.position for s in stored.snapshots]
-            assert positions == [
-                before.prompt_tokens - 1,
-                talk.copy(-1).standing,
-                last.prompt_tokens - 1,
-                talk.standing,
-            ]
+        stored = daemon.machine.store.lookup(prompt_of(talk.messages))
+        positions = [snapshot.position for snapshot in stored.snapshots]
+        assert daemon.machine.store.usage().snapshots == len(positions)
+        if not MEMORIES[kind].needs_snapshot:
+            assert positions == []
+            return
+        last, before = talk.replies[-1].report, talk.replies[-2].report
+        front, *others = positions
+        assert 300 < front < talk.replies[0].report.prompt_tokens
+        assert others == [
+            before.prompt_tokens - 1,
+            talk.copy(-1).standing,
+            last.prompt_tokens - 1,
+            talk.standing,
+        ]
 
 
 @each_kind
@@ -93,32 +98,6 @@ async def test_what_is_written_per_turn_does_not_grow(state_dir: Path, kind: str
             assert [b.key for b in after[: len(kept)]] == kept
         usage = daemon.machine.store.usage()
         assert usage.blocks == len(blocks[-1])
-
-
-async def test_a_snapshot_that_is_superseded_while_it_is_written_stops_nothing(
-    state_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Turns go on while snapshots are written: those in memory are replaced in the meantime."""
-    async with rig_of("recurrent", state_dir).daemon() as daemon:
-        talk = Talk("recurrent")
-        await talk.turns(daemon, 2)
-        machine, put = daemon.machine, daemon.machine.store.put_snapshot
-        go = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def slow(*arguments: object) -> int:
-            asyncio.run_coroutine_threadsafe(go.wait(), loop).result()
-            return put(*arguments)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(machine.store, "put_snapshot", slow)
-        writing = asyncio.create_task(machine.checkpoints.write())
-        await asyncio.sleep(0.01)
-        await talk.turns(daemon, 3)
-        await machine.checkpoints.collect()
-        go.set()
-        await writing
-        stored = machine.store.lookup(prompt_of(talk.messages))
-        assert talk.standing in [s.position for s in stored.snapshots]
 
 
 async def test_blocks_are_shared_by_sessions_with_the_same_front(state_dir: Path) -> None:
