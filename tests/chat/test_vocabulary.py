@@ -25,7 +25,7 @@ TEXTS = ["user: Hi", " Hi", "\n\nHi", "<end_of_turn>\nHi", "<|im_end|>\nHi", "é
 
 def vocabulary(path: Path, **extra: object) -> LlamaModel:
     start_backend()
-    settings = ContextSettings(path, n_ctx=0, n_seq_max=1, extra={"vocab_only": True, **extra})
+    settings = ContextSettings(path, n_ctx=0, n_seq_max=1, extra=extra)
     return LlamaModel(settings)
 
 
