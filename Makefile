@@ -29,7 +29,7 @@ help:
 	@echo "make check              lint and types only"
 	@echo "make format             let ruff format the code"
 	@echo "make demo               an agent talks, the daemon is killed, the talk goes on"
-	@echo "make bench              resume, decode and bytes written, measured here"
+	@echo "make bench              resume, decode, writes, captures and the ring, measured here"
 	@echo "make proof-state        a restored state continues bit-identically"
 	@echo "make proof-durability   an acknowledged turn survives a crash"
 	@echo "make clean              remove .venv, caches and results (never models/)"
@@ -61,6 +61,8 @@ bench: $(VENV)/.dev
 	@$(BIN)/python -m scripts.bench_resume
 	@$(BIN)/python -m scripts.bench_decode
 	@$(BIN)/python -m scripts.bench_writes
+	@$(BIN)/python -m scripts.bench_capture
+	@$(BIN)/python -m scripts.bench_ring
 
 proof-state proof-durability: $(VENV)/.dev
 	@$(BIN)/python -m scripts.fetch_models tests

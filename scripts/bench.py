@@ -22,6 +22,7 @@ MODELS: dict[str, Model] = {
     "hybrid-0.8b": fetch_models.HYBRID_08B,
     "hybrid-tiny": fetch_models.HYBRID_TINY,
     "mamba2-tiny": fetch_models.MAMBA2_TINY,
+    "gemma3-270m": fetch_models.GEMMA,
 }
 
 Quick = Annotated[bool, typer.Option("--quick", help="Small, for a test of the script itself.")]

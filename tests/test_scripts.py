@@ -11,14 +11,24 @@ from typing import Any
 
 import pytest
 
-from scripts import bench_writes, decode_loops, results
+from scripts import bench_ring, bench_writes, decode_loops, results
 from scripts.bench_resume import plain_copy
+from scripts.bench_ring import Asked, Level
 from scripts.bench_writes import growth
 from scripts.daemon import Daemon, DaemonFailed, events
 from scripts.fetch_models import ROOT
 from scripts.results import Goal, spread
 
-SCRIPTS = ("demo", "bench_resume", "bench_decode", "bench_writes", "bench_store", "bench_stream")
+SCRIPTS = (
+    "demo",
+    "bench_resume",
+    "bench_decode",
+    "bench_writes",
+    "bench_store",
+    "bench_stream",
+    "bench_capture",
+    "bench_ring",
+)
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -71,6 +81,46 @@ def test_bytes_written_per_turn_are_flat(
         assert all(turn["store"] > 0 for turn in turns)
     assert [goal["met"] for goal in document["goals"]] == [True, True]
     assert document["environment"]["libraries"]["llama-cpp-python"]
+
+
+def test_captures_are_compared_with_blocking_exports(run: Run, hybrid_path: Path) -> None:
+    """400 tokens, three places. Result: two are frozen and one is direct; none is left out."""
+    document: dict[str, Any] = json.loads(run("bench_capture", "--quick", "--json").stdout)
+    places = document["settings"]["places"]
+    assert [place["rank"] for place in places] == ["front", "last_boundary", "last_boundary"]
+    kinds = {name: kind["rounds"][0] for name, kind in document["results"]["hybrid-tiny"].items()}
+    assert [kind for kind, once in kinds.items() if once["taken"]] == ["capture", "blocking"]
+    for name in ("capture", "blocking"):
+        taken = kinds[name]["taken"]
+        assert [one["position"] for one in taken] == [place["at"] for place in places]
+        assert 0 < kinds[name]["capture_ms"] < kinds[name]["prefill_ms"]
+    assert [one["how"] for one in kinds["capture"]["taken"]] == ["frozen", "frozen", "direct"]
+    assert len(kinds["capture"]["snapshot_bytes"]) == len(places) + 1
+    assert kinds["blocking"]["snapshot_bytes"] == []
+
+
+def test_a_small_ring_costs_tokens_and_never_more_bytes(run: Run, hybrid_path: Path) -> None:
+    """Three talks of four turns. Result: with all in the ring a return evaluates one token.
+
+    With a quarter it evaluates more, and still less than the prompts; going on costs the same.
+    """
+    document: dict[str, Any] = json.loads(run("bench_ring", "--quick", "--json").stdout)
+    whole, quarter = document["results"]["all"], document["results"]["1/4"]
+    assert [asked["evaluated"] for asked in whole["returns"]] == [1] * len(whole["returns"])
+    assert whole["landings"]["ring"] == len(whole["returns"]) + len(whole["appends"])
+    assert quarter["budget"] == whole["full"] // 4
+    assert quarter["highest"] <= quarter["budget"]
+    assert 1 < quarter["returns_mean"]
+    assert quarter["returns_of_prompt"] < 1
+    assert quarter["appends"] == whole["appends"]
+
+
+def test_a_curve_shows_mean_and_worst() -> None:
+    asked = (Asked(1, 100, 50), Asked(2, 100, 0))
+    level = Level(2, 10, 10, 10, 1, (), asked, {})
+    bar, scale = bench_ring.plot([level])
+    assert bar.split("|")[1] == ("#" * 15 + "-" * 15).ljust(60)
+    assert scale.endswith("100 = the longest prompt")
 
 
 def test_a_quick_run_keeps_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,26 +5,17 @@ And invariant 3's oracle: what is restored exports to the bytes that are stored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 import pytest
 
-from sessiond.engine.core import FREEZE_SPARES, EngineCore
-from sessiond.engine.memory import Tokens
+from sessiond.engine.core import EngineCore
 from sessiond.store.chain import BLOCK_TOKENS
 from tests.daemon.conftest import RigMaker
 from tests.daemon.conversation import NAME, Conversation
+from tests.daemon.replay import Journal, frozen, replayed, same_bits
 from tests.rig import Daemon, Reply, Rig
 
 KINDS = ["attention", "swa", "hybrid", "recurrent"]
-
-
-def same_bits(one: Reply, other: Reply) -> bool:
-    return len(one.logits) == len(other.logits) and all(
-        np.array_equal(a, b) for a, b in zip(one.logits, other.logits, strict=True)
-    )
 
 
 async def uninterrupted(rig: Rig, turns: int, front: int = 20) -> tuple[Reply, int]:
@@ -132,31 +123,6 @@ async def test_another_context_size_is_no_miss_and_bit_identical(
     assert same_bits(resumed, expected)
 
 
-@dataclass
-class Journal:
-    """Every decode of a context, in order: (tokens, start, logits wanted)."""
-
-    calls: list[tuple[Tokens, int, bool]] = field(default_factory=list)
-
-    def watch(self, daemon: Daemon) -> None:
-        context: Any = daemon.context._context
-        decode, rows = context.decode, context.decode_rows
-
-        def decode_one(tokens: Tokens, start: int, seq: int, *, logits: bool) -> None:
-            self.calls.append((tokens.copy(), start, logits))
-            decode(tokens, start, seq, logits=logits)
-
-        def decode_many(batch: Any) -> None:
-            (row,) = batch
-            self.calls.append((np.array([row.token], np.int32), row.position, True))
-            rows(batch)
-
-        context.decode, context.decode_rows = decode_one, decode_many
-
-    def until(self, position: int) -> list[tuple[Tokens, int, bool]]:
-        return [call for call in self.calls if call[1] + len(call[0]) <= position]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("saved", [True, False])
 async def test_after_a_kill_the_next_turn_equals_the_same_chunks(
@@ -188,21 +154,6 @@ async def test_after_a_kill_the_next_turn_equals_the_same_chunks(
     assert len(control) >= len(resumed.logits)
     tail = control[-len(resumed.logits) :]
     assert all(np.array_equal(a, b) for a, b in zip(tail, resumed.logits, strict=True))
-
-
-async def replayed(rig: Rig, calls: list[tuple[Tokens, int, bool]]) -> list[np.ndarray]:
-    """Logits of every call that wanted them, in one fresh context."""
-    async with rig.daemon() as daemon:
-
-        def evaluate(core: Any) -> list[np.ndarray]:
-            rows = []
-            for tokens, start, logits in calls:
-                core.context.decode(tokens, start, 0, logits=True)
-                if logits:
-                    rows.append(core.context.logits(-1).copy())
-            return rows
-
-        return await daemon.machine.engine.call(evaluate)
 
 
 @pytest.mark.parametrize("kind", ["attention", "swa", "hybrid"])
@@ -256,11 +207,3 @@ async def state_bytes(daemon: Daemon) -> list[bytes]:
         return blocks + frozen(core, view.seq)[:1] if memory.needs_snapshot else blocks
 
     return await engine.call(export)
-
-
-def frozen(core: EngineCore, seq: int) -> list[bytes]:
-    """The snapshot of a line as each spare exports it: the sequence id is part of the bytes."""
-    for _ in range(FREEZE_SPARES):
-        core._capture(core.sequences[seq])
-    captures = core.drain()
-    return [bytes(capture.payload) for capture in captures]

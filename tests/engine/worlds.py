@@ -188,12 +188,12 @@ def _loaded(kind: str, path: Path) -> tuple[ContextSettings, Any]:
     from sessiond.engine.llama import LlamaModel, start_backend
 
     start_backend()
-    extra = {"kv_overrides": _narrow_window()} if kind == "swa" else {}
+    extra = {"kv_overrides": narrow_window()} if kind == "swa" else {}
     settings = ContextSettings(model=path, n_ctx=0, n_seq_max=0, threads=1, extra=extra)
     return settings, LlamaModel(settings)
 
 
-def _narrow_window() -> ctypes.Array[Any]:
+def narrow_window() -> ctypes.Array[Any]:
     import llama_cpp.llama_cpp as llama
 
     overrides: ctypes.Array[Any] = (llama.llama_model_kv_override * 2)()

@@ -10,7 +10,7 @@ import pytest
 from sessiond.engine.memory import Tokens
 from sessiond.sessions import saver
 from tests.rig import Daemon
-from tests.sessions.kinds import KINDS, chat, control, prompt_of, rig_of
+from tests.sessions.kinds import CONTRASTS, KINDS, chat, control, prompt_of, rig_of
 from tests.sessions.talk import Talk, checked
 
 LONG = 4096
@@ -83,8 +83,9 @@ async def line(daemon: Daemon) -> Tokens:
     return view.tokens.copy()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("by", ["age", "size"])
+@pytest.mark.parametrize(
+    ("kind", "by"), [*((kind, "age") for kind in KINDS), *((kind, "size") for kind in CONTRASTS)]
+)
 async def test_state_is_on_disk_under_uninterrupted_load(
     state_dir: Path, kind: str, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

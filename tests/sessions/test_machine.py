@@ -13,8 +13,15 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
+from sessiond.store.slabs import PAGE
 from tests.rig import Daemon, Rig
 from tests.sessions.conftest import MEMORY
 from tests.sessions.kinds import KINDS, Messages, chat, rig_of
@@ -44,6 +51,7 @@ class Daemons(RuleBasedStateMachine):
         self.place = TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
         self.sessions: dict[str, Session] = {}
         self.daemon: Daemon | None = None
+        self.tampered = False
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
@@ -58,12 +66,13 @@ class Daemons(RuleBasedStateMachine):
         lines=st.sampled_from([1, 2, 4]),
         n_ctx=st.sampled_from([700, 5000]),
         quota=st.sampled_from([20_000, 1 << 30]),
+        ring=st.sampled_from([0, 3 * PAGE, 1 << 30]),
         whole=st.sampled_from([False, False, False, True]),
     )
-    def begin(self, kind: str, lines: int, n_ctx: int, quota: int, whole: bool) -> None:
+    def begin(self, kind: str, lines: int, n_ctx: int, quota: int, ring: int, whole: bool) -> None:
         self.kind = kind
         self.rig: Rig = rig_of(kind, Path(self.place.name), lines=lines, n_ctx=n_ctx)
-        self.rig.quota, self.rig.whole = quota, whole
+        self.rig.quota, self.rig.ring, self.rig.whole = quota, ring, whole
         self.start()
 
     def start(self) -> None:
@@ -93,6 +102,13 @@ class Daemons(RuleBasedStateMachine):
     def edits(self, data: st.DataObject, words: str, length: int) -> None:
         name, line = self.pick(data)
         self.ask(name, [*line[:-2], {"role": "user", "content": words + words}], length)
+
+    @precondition(lambda self: self.sessions)
+    @rule(data=st.data(), name=NAMES, length=ENDINGS)
+    def asks_the_same_elsewhere(self, data: st.DataObject, name: str, length: int) -> None:
+        """Another session, or another line of the same one, begins with what a line knows."""
+        _, line = self.pick(data)
+        self.ask(name, line[:-1], length)
 
     @rule(name=NAMES)
     def asks_too_much(self, name: str) -> None:
@@ -152,6 +168,7 @@ class Daemons(RuleBasedStateMachine):
 
     @rule()
     def drops_the_cache(self) -> None:
+        self.tampered = True
         shutil.rmtree(Path(self.place.name) / "cache", ignore_errors=True)
 
     # --- what must be true
@@ -176,6 +193,18 @@ class Daemons(RuleBasedStateMachine):
         while self.serving.lifecycle._turns:
             await asyncio.wait(list(self.serving.lifecycle._turns))
         self.sessions[name].turns = len(await self.serving.lifecycle.turns(name))
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        """Of the ring at any moment; of the store unless its files were tampered with."""
+        if self.daemon is None:
+            return
+        machine = self.daemon.machine
+        machine.checkpoints._ring.check_integrity(deep=True)
+        assert machine.checkpoints.stats.bytes <= self.rig.ring
+        assert machine.store.usage().bytes <= self.rig.quota
+        if not self.tampered:
+            machine.store.check_integrity()
 
     def everything_is_there(self) -> None:
         listed = self.do(self.serving.lifecycle.summaries())

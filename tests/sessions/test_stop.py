@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,17 @@ from tests.sessions.kinds import KINDS, chat, rig_of
 from tests.sessions.talk import Talk
 
 
-def threads() -> set[str]:
-    kinds = ("engine", "ledger", "store")
-    return {t.name for t in threading.enumerate() if t.name.startswith(kinds)}
+def threads() -> set[threading.Thread]:
+    kinds = ("engine", "ledger", "store", "ring")
+    return {thread for thread in threading.enumerate() if thread.name.startswith(kinds)}
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left() -> object:
+def no_thread_is_left() -> Iterator[None]:
     before = threads()
     yield
+    for thread in threads() - before:
+        thread.join(10.0)
     assert threads() <= before
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.rig import Rig
-from tests.sessions.kinds import KINDS, chat, rig_of
+from tests.sessions.kinds import CONTRASTS, KINDS, chat, rig_of
 from tests.sessions.talk import Talk, checked
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
+contrasts = pytest.mark.parametrize("kind", CONTRASTS)
 
 
 def whole(kind: str, directory: Path, **options: int) -> Rig:
@@ -36,7 +37,7 @@ async def test_it_is_saved_at_a_stop_and_used_after_it(state_dir: Path, kind: st
         assert report.restored_tokens == standing
 
 
-@each_kind
+@contrasts
 async def test_it_is_saved_at_a_park(state_dir: Path, kind: str) -> None:
     rig, talk = whole(kind, state_dir), Talk(kind)
     async with rig.daemon(kill=True) as daemon:
@@ -78,7 +79,7 @@ async def test_lines_that_displace_each_other_are_found_again(state_dir: Path, k
                 assert (report.cached_tokens, report.miss) == (standing, None)
 
 
-@each_kind
+@contrasts
 async def test_a_kill_costs_prefill_only(state_dir: Path, kind: str) -> None:
     rig, talk = whole(kind, state_dir), Talk(kind)
     async with rig.daemon(kill=True) as daemon:
