@@ -25,7 +25,7 @@ help:
 	@echo "make run                serve the model in models/ on http://127.0.0.1:8484 (ARGS= goes to serve)"
 	@echo "make run GPU=cuda MODEL=/path/to.gguf"
 	@echo "                        the same with llama.cpp built for a GPU: cuda, vulkan, rocm or metal"
-	@echo "make test               lint, types and all tests"
+	@echo "make test               lint, types and all tests but the two long proofs below"
 	@echo "make check              lint and types only"
 	@echo "make format             let ruff format the code"
 	@echo "make demo               an agent talks, the daemon is killed, the talk goes on"

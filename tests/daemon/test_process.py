@@ -22,7 +22,7 @@ GREEDY = {"temperature": 0, "max_tokens": 8}
 
 @pytest.fixture
 def daemon(smol_path: Path, tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(smol_path, tmp_path / "state", ["--max-active", "2"]) as daemon:
+    with Daemon(smol_path, tmp_path / "state", ["--max-active", "2", "--model-threads", "1"]) as daemon:
         yield daemon
 
 
