@@ -41,7 +41,7 @@ run: $(VENV)/.installed $(if $(filter $(EMBEDDED),$(MODEL)),$(EMBEDDED))
 
 test: check
 	@$(BIN)/python -m scripts.fetch_models tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "Run: make format" >&2; exit 1; }

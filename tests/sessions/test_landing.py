@@ -6,6 +6,7 @@ with a control that evaluates everything.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -112,7 +113,7 @@ async def test_tokens_evaluated(state_dir: Path, kind: str, case: Case, restart:
 def longest_turn(talk: Talk) -> int:
     """Distance to the boundary before: one exchange."""
     lengths = [reply.report.prompt_tokens for reply in talk.replies]
-    return 2 * max(b - a for a, b in zip(lengths, lengths[1:], strict=False))
+    return 2 * max(b - a for a, b in itertools.pairwise(lengths))
 
 
 @pytest.mark.parametrize("kind", KINDS)
