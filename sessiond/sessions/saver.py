@@ -32,7 +32,7 @@ T = TypeVar("T")
 SETTLE_S = 1.0
 """Idle time before anything is written, so that turns in quick succession write once."""
 MAX_AGE_S = 20.0
-MAX_TOKENS = 3072
+MAX_TOKENS = 2048
 """Unsaved state older or larger than this is written under load. Saving takes its time, and what is
 promised is 30 s and 4,096 tokens."""
 

@@ -113,7 +113,7 @@ def test_state_is_written_under_uninterrupted_load(hybrid_path: Path, tmp_path: 
         answer = daemon.complete("long", words, max_tokens=4, temperature=0)
         assert answer.prompt_tokens > 3 * 4096
         assert answer.report["source"] == "disk"
-        assert answer.evaluated <= 4096
+        assert answer.evaluated <= 4096 + 1
 
 
 @pytest.mark.parametrize("damage", ["deleted", "flipped", "truncated"])
