@@ -77,7 +77,7 @@ async def test_after_park_and_resume_the_next_turn_is_bit_identical(
 async def test_a_session_longer_than_the_window_cache_goes_on(rig_of: RigMaker) -> None:
     """Gemma: window 512, 5 sequences and 32 tokens a batch make 2,592 window cells."""
     options = {"n_batch": 32, "n_ubatch": 32}
-    rig, talk = rig_of("swa", **options), Conversation(front_words=570)
+    rig, talk = rig_of("swa", **options), Conversation(front_words=700)
     async with rig.daemon() as daemon:
         await talk.turns(daemon, 1)
         before = await state_bytes(daemon)
