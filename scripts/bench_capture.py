@@ -2,8 +2,9 @@
 
 Four take turns on one context. All but the first end their chunks at the same places: `none` has no
 places, `chunks` captures nothing there, `capture` is sessiond's engine, and `blocking` exports a
-snapshot at each. As in the daemon, nothing is drained while the prefill goes on: the third capture
-finds both spares taken and is direct, which means that it copies out the oldest one first.
+snapshot at each. As in the daemon, nothing frozen is drained while the prefill goes on: the third
+capture finds both spares taken and is direct, which means that it copies out the oldest one first;
+what was copied out is taken away between two steps.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from scripts.daemon import DaemonFailed, Json
 from scripts.results import Goal, Spread, environment, number, progress, spread
 from sessiond.cli.output import Column
 from sessiond.engine.active import ActiveRun
-from sessiond.engine.core import SPARES, CaptureCounts, EngineCore
+from sessiond.engine.core import SPARES, Capture, CaptureCounts, EngineCore
 from sessiond.engine.events import Delta, Event
 from sessiond.engine.llama import LlamaContext, LlamaModel, start_backend
 from sessiond.engine.memory import Tokens
@@ -131,18 +132,20 @@ class Laboratory:
         core.taken = []
         first = FirstToken(core)
         first.active = core.start(_run(prompt, () if kind == "none" else where), first)
+        sizes: list[int] = []
         while core.busy:
             core.step()
+            sizes += _released(core.take_drained())
         if not first.prefill_ms:
             raise DaemonFailed(f"{len(prompt)} tokens did not fit into the context.")
-        sizes = _drained(core)
+        sizes += _released(core.drain())
         return Prefill(
             prefill_ms=first.prefill_ms,
             capture_ms=first.counts.engine_ms,
             after_ms=core.captures.engine_ms - first.counts.engine_ms,
             counts=first.counts,
             taken=first.taken,
-            snapshot_bytes=sizes,
+            snapshot_bytes=tuple(sizes),
         )
 
 
@@ -181,12 +184,12 @@ def _run(prompt: Tokens, where: Sequence[Place]) -> Run:
     )
 
 
-def _drained(core: EngineCore) -> tuple[int, ...]:
-    sizes: list[int] = []
-    for capture in core.drain():
-        sizes.append(len(capture.payload))
+def _released(captures: Sequence[Capture]) -> list[int]:
+    """Their bytes; another thread would copy them away meanwhile, here nothing is kept."""
+    sizes = [len(capture.payload) for capture in captures]
+    for capture in captures:
         capture.release()
-    return tuple(sizes)
+    return sizes
 
 
 @contextmanager

@@ -16,6 +16,10 @@ PACKAGE = "llama-cpp-python"
 
 VENDOR_FOLDERS = ("/usr/local/cuda/bin", "/opt/rocm/bin")
 
+WITHOUT_AMX = "-U__AMX_INT8__ -U__AMX_BF16__ -U__AMX_TILE__"
+"""On CPUs that have it llama.cpp's AMX code dies of SIGILL where the compiler drops the stores of
+its tile configuration, as Debian 12's does (ggml-org/llama.cpp pull request 26954, open)."""
+
 Environment = Mapping[str, str]
 
 
@@ -162,7 +166,11 @@ def with_cmake(kind: Kind, environment: Environment) -> dict[str, str]:
     """The build's environment; what the user put into CMAKE_ARGS stays, ours comes first."""
     arguments = f"{kind.cmake} {environment.get('CMAKE_ARGS', '')}".strip()
     path = os.pathsep.join([environment.get("PATH", ""), *VENDOR_FOLDERS])
-    return {**environment, "CMAKE_ARGS": arguments, "PATH": path}
+    flags = {
+        name: f"{WITHOUT_AMX} {environment.get(name, '')}".strip()
+        for name in ("CFLAGS", "CXXFLAGS")
+    }
+    return {**environment, **flags, "CMAKE_ARGS": arguments, "PATH": path}
 
 
 def parse() -> argparse.Namespace:

@@ -153,6 +153,12 @@ def test_a_fixed_gpu_kind_compiles_for_that_gpu() -> None:
         assert {"--no-binary", "--no-cache-dir", "--force-reinstall"} <= set(pip)
 
 
+def test_every_build_leaves_amx_out_and_keeps_the_flags_of_the_user() -> None:
+    built = build_llama.with_cmake(build_llama.KINDS["cpu"], {"CXXFLAGS": "-O2"})
+    assert built["CFLAGS"] == build_llama.WITHOUT_AMX
+    assert built["CXXFLAGS"] == f"{build_llama.WITHOUT_AMX} -O2"
+
+
 def test_what_a_gpu_build_lacks_is_known_before_it_starts(tmp_path: Path) -> None:
     nothing = {"PATH": str(tmp_path), "VULKAN_SDK": str(tmp_path), "ROCM_PATH": str(tmp_path)}
     assert build_llama.missing(build_llama.KINDS["cpu"], nothing) == [build_llama.COMPILER]

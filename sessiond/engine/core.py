@@ -220,8 +220,17 @@ class EngineCore:
         """
         while self._frozen:
             self._drain_oldest()
+        return self.take_drained()
+
+    def take_drained(self) -> list[Capture]:
+        """As `drain`, but only those that are read out already; takes no time."""
         drained, self._drained = self._drained, []
         return drained
+
+    @property
+    def drained(self) -> int:
+        """How many captures wait to be taken; any thread."""
+        return len(self._drained)
 
     # --- inside
 

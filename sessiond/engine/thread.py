@@ -115,6 +115,9 @@ class Engine:
     async def drain(self) -> list[Capture]:
         return await self.call(lambda core: core.drain())
 
+    async def take_drained(self) -> list[Capture]:
+        return await self.call(lambda core: core.take_drained())
+
     def nudge(self) -> None:
         """Let the engine thread look at cancelled runs. Any thread."""
         with self._wake:

@@ -54,6 +54,7 @@ class Checkpoints:
         self._tokens: dict[str, Tokens] = {}
         self._on_disk: dict[str, Written] = {}
         self._handled: set[str] = set()
+        self._emptying: asyncio.Task[None] | None = None
 
     @property
     def stats(self) -> RingStats:
@@ -61,10 +62,17 @@ class Checkpoints:
 
     async def collect(self) -> None:
         """Bring what the engine has captured into the ring; it can be landed on from then on."""
+        if self._emptying is not None:
+            await self._emptying
         async with self._lock:
             for capture in await self._engine.drain():
                 await self._publish(capture)
         _observe(self._engine.core.captures)
+
+    def progressed(self) -> None:
+        """A prefill goes on: free the staging buffers it has filled, so that it finds one again."""
+        if self._engine.core.drained and (self._emptying is None or self._emptying.done()):
+            self._emptying = asyncio.create_task(self._empty_staging())
 
     def find(self, prompt: Tokens) -> list[StoredSnapshot]:
         """Snapshots in memory of beginnings of a prompt. They cost no bytes to read."""
@@ -72,9 +80,9 @@ class Checkpoints:
         return [StoredSnapshot(entry.key, entry.position, 0, Kind.SNAPSHOT) for entry in found]
 
     @contextmanager
-    def lease(self, key: str) -> Iterator[Payload]:
-        """Raises StateMissing, StateDamaged."""
-        with self._ring.lease(key) as payload:
+    def lease(self, key: str, line: Owner) -> Iterator[Payload]:
+        """For `line` to go on from. Raises StateMissing, StateDamaged."""
+        with self._ring.lease(key, line) as payload:
             yield payload
 
     def will_write(self, tokens: Tokens) -> bool:
@@ -110,6 +118,11 @@ class Checkpoints:
 
     def close(self) -> None:
         self._worker.shutdown()
+
+    async def _empty_staging(self) -> None:
+        async with self._lock:
+            for capture in await self._engine.take_drained():
+                await self._publish(capture)
 
     async def _publish(self, capture: Capture) -> None:
         size = len(capture.payload)

@@ -114,6 +114,7 @@ class Execution:
             self._emitted = self._emitted or isinstance(event, Delta)
             if isinstance(event, Progress):
                 self._machine.saver.progressed()
+                self._machine.checkpoints.progressed()
             sink(event)
 
         for last in (False, True):
@@ -204,11 +205,24 @@ class Execution:
         machine = self._machine
         in_memory = chosen.snapshot.key if chosen.snapshot and not chosen.snapshot.bytes else None
         keys = [key for key in landing.keys if key != in_memory]
-        payloads = _payloads(machine.store, keys, machine.checkpoints, in_memory)
+        payloads = self._payloads(keys, in_memory)
         with machine.store.lease(keys), closing(payloads):
             await machine.engine.restore(landing, self._prompt, payloads)
         if keys:
             await asyncio.to_thread(machine.store.touch, keys)
+
+    def _payloads(self, keys: list[str], in_memory: str | None) -> Generator[Payload, None, None]:
+        """What `keys` name, read ahead from disk, then the snapshot in memory if there is one."""
+        stored = self._machine.store.stream(keys)
+        try:
+            yield from stored
+        finally:
+            close = getattr(stored, "close", None)
+            if close:
+                close()
+        if in_memory is not None:
+            with self._machine.checkpoints.lease(in_memory, self._owner) as payload:
+                yield payload
 
     # --- evaluation
 
@@ -259,19 +273,3 @@ class Execution:
         else:
             await machine.engine.finish(run.seq, "cancelled")
             raise PoolFull("The prompt does not fit beside the lines that are running.")
-
-
-def _payloads(
-    store: Store, keys: list[str], checkpoints: Checkpoints, in_memory: str | None
-) -> Generator[Payload, None, None]:
-    """What `keys` name, read ahead from disk, then the snapshot in memory if there is one."""
-    stored = store.stream(keys)
-    try:
-        yield from stored
-    finally:
-        close = getattr(stored, "close", None)
-        if close:
-            close()
-    if in_memory is not None:
-        with checkpoints.lease(in_memory) as payload:
-            yield payload

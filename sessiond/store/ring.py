@@ -65,6 +65,7 @@ class Ring:
             present = self._by_key.get(place.key)
             if present:
                 present.used, present.rank = now, max(present.rank, rank)
+                present.lines.setdefault(line)
                 return Refusal.PRESENT
             refusal = self._make_room(replace(coming, used=now))
             if refusal:
@@ -73,7 +74,7 @@ class Ring:
                 slab = self._slabs.take(size)
             except OSError:
                 return self._refuse(Refusal.NO_MEMORY)
-            return Reservation(self._add(Slot(place, line, rank, now, slab, size)))
+            return Reservation(self._add(Slot(place, {line: None}, rank, now, slab, size)))
 
     def publish(self, reservation: Reservation, size: int) -> bool:
         """Make the first `size` bytes of the buffer visible; nobody may write to it any more.
@@ -119,12 +120,13 @@ class Ring:
         return sorted(found, key=lambda entry: entry.position)
 
     @contextmanager
-    def lease(self, key: str) -> Iterator[memoryview]:
+    def lease(self, key: str, line: Hashable = None) -> Iterator[memoryview]:
         """The payload, read-only and verified, for use inside the block only; it counts as used.
 
+        A `line` that goes on from it has a share in it from then on.
         Raises StateMissing, or StateDamaged: it is dropped then.
         """
-        slot = self._borrow(key)
+        slot = self._borrow(key, line)
         try:
             if slot.hashed() != slot.digest:
                 self._evict_damaged(slot)
@@ -165,12 +167,18 @@ class Ring:
             return len(old)
 
     def drop_line(self, predicate: Callable[[Hashable], bool]) -> int:
-        """Drop all entries of the lines for which `predicate` is true; how many those were.
+        """Drop all entries that only lines have for which `predicate` is true; how many those were.
 
         What is being written is never published, what is being read goes with its last lease.
         """
         with self._lock:
-            gone = [slot for slot in self._by_key.values() if predicate(slot.line)]
+            gone = []
+            for slot in self._by_key.values():
+                others = {line: None for line in slot.lines if not predicate(line)}
+                if others:
+                    slot.lines = others
+                else:
+                    gone.append(slot)
             for slot in gone:
                 self._evict(slot, Eviction.DROPPED)
             self._measure()
@@ -259,13 +267,15 @@ class Ring:
 
     # --- inside, with the lock free
 
-    def _borrow(self, key: str) -> Slot:
+    def _borrow(self, key: str, line: Hashable) -> Slot:
         with self._lock:
             slot = self._by_key.get(key)
             if slot is None or not slot.visible:
                 raise StateMissing("The snapshot is not in memory any more.", key=key)
             slot.leases += 1
             slot.used = self._tick()
+            if line is not None:
+                slot.lines.setdefault(line)
             return slot
 
     def _evict_damaged(self, slot: Slot) -> None:

@@ -73,10 +73,11 @@ class Slot:
     """A snapshot with its memory. Under the ring's lock, but for the bytes while it is leased.
 
     The writer's reservation is a lease as well. A dropped slot lives until its last lease ends.
+    `lines` are all that have a share in it; it counts as one of the first of them, `line`.
     """
 
     place: Place
-    line: Hashable
+    lines: dict[Hashable, None]
     rank: Rank
     used: int
     slab: memoryview
@@ -84,6 +85,10 @@ class Slot:
     leases: int = 1
     digest: int | None = None
     dropped: bool = False
+
+    @property
+    def line(self) -> Hashable:
+        return next(iter(self.lines))
 
     @property
     def visible(self) -> bool:

@@ -149,6 +149,18 @@ def test_the_same_beginning_is_held_once_and_its_rank_only_rises() -> None:
     assert ring.stats().refused == Counter()
 
 
+def test_what_several_lines_go_on_from_goes_with_the_last_of_them() -> None:
+    ring, front = Ring(4 * PAGE), line(300)
+    key = published(ring, front, Rank.FRONT, line="a")
+    ring.reserve("", "b", front, Rank.FRONT, PAGE)
+    with ring.lease(key, "c"):
+        pass
+    assert ring.drop_line(lambda name: name in ("a", "b")) == 0
+    assert [entry.line for entry in ring.find("", front)] == ["c"]
+    assert ring.drop_line(lambda name: name == "c") == 1
+    assert ring.find("", front) == []
+
+
 def test_a_capture_that_is_on_its_way_is_not_taken_twice() -> None:
     ring = Ring(4 * PAGE)
     reservation = reserved(ring, line(10), Rank.STEP)

@@ -8,10 +8,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from sessiond.engine.memory import Tokens
 from sessiond.errors import StateMissing
+from sessiond.store.chain import root_key
 from sessiond.store.loss import Rank
 from sessiond.store.ring import Ring
-from sessiond.store.ring_entry import Refusal, Reservation
+from sessiond.store.ring_entry import Place, Refusal, Reservation
 from sessiond.store.slabs import PAGE
 from tests.store.rings import bytes_of
 from tests.store.samples import line
@@ -27,7 +29,7 @@ class RingMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ring = Ring(BUDGET)
-        self.pending: list[tuple[Reservation, str]] = []
+        self.pending: list[tuple[Reservation, set[str]]] = []
         self.doomed: list[Reservation] = []
         self.leases: list[tuple[str, memoryview, bytes, ExitStack]] = []
         self.complete: dict[str, int] = {}
@@ -46,9 +48,17 @@ class RingMachine(RuleBasedStateMachine):
         if isinstance(got, Refusal):
             assert got in (Refusal.PRESENT, Refusal.FULL)
             assert self.ring.stats().entries == before
+            if got is Refusal.PRESENT:
+                self._share(tokens, line)
             return
         got.buffer[:] = bytes_of(got.key, size)
-        self.pending.append((got, line))
+        self.pending.append((got, {line}))
+
+    def _share(self, tokens: Tokens, line: str) -> None:
+        key = Place.at_end(root_key("", ""), tokens).key
+        for reservation, of in self.pending:
+            if reservation.key == key and reservation not in self.doomed:
+                of.add(line)
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
@@ -88,7 +98,10 @@ class RingMachine(RuleBasedStateMachine):
     @rule(line=lines)
     def drop_line(self, line: str) -> None:
         self.ring.drop_line(lambda name: name == line)
-        self.doomed += [reservation for reservation, of in self.pending if of == line]
+        for reservation, of in self.pending:
+            of.discard(line)
+            if not of:
+                self.doomed.append(reservation)
         assert not [entry for entry in self.ring.entries() if entry.line == line]
 
     @rule(line=lines, keep=st.integers(0, 4))
