@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from sessiond.sessions.transcript import Chat, Message, ToolCall
 
 GUARD = "\ue000"
 """A private character: a token or bytes of its own, which merge with nothing."""
+_NEAR = 512
+"""Characters between the last argument of a call and the end of the reply, at most."""
 
 
 class TemplateRenderer:
@@ -34,11 +37,22 @@ class TemplateRenderer:
     def full(self, chat: Chat, now: datetime) -> Tokens:
         return self.text(self._render_whole(chat, now), first=True)
 
-    def suffix(self, chat: Chat, matched: int, now: datetime) -> Tokens | None:
+    def suffix(self, chat: Chat, matched: int, now: datetime, rest: str = "") -> Tokens | None:
         if not 0 < matched <= len(chat.messages) or chat.messages[matched - 1].role != "assistant":
             return None
         text = self._suffix_text(chat, matched, now)
-        return None if text is None else self.text(text, first=False)
+        return None if text is None else self.text(rest + text, first=False)
+
+    def cut(self, reply: Tokens, characters: int) -> tuple[int, str]:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        kept, seen, further = 0, 0, ""
+        for number, token in enumerate(reply, 1):
+            further += decoder.decode(self._model.piece(int(token)))
+            if seen + len(further) > characters:
+                break
+            if not decoder.getstate()[0]:
+                kept, seen, further = number, seen + len(further), ""
+        return kept, further[: characters - seen]
 
     def boundaries(
         self, chat: Chat, prompt_tokens: Tokens, first_message: int, now: datetime
@@ -57,6 +71,19 @@ class TemplateRenderer:
         starts = {i: self._parting(spelling, chat, i, now) for i in sorted({*front, *last})}
         ascending = sorted({at for i in last if (at := starts[i]) is not None})
         return Boundaries(starts[front[0]] if front else None, tuple(ascending))
+
+    def front(self, chat: Chat, now: datetime) -> int:
+        users = [i for i, message in enumerate(chat.messages) if message.role == "user"]
+        if not users or not (users[0] or chat.tools):
+            return 0
+        sentinel = f"CUT{token_hex(12)}"
+        first = replace(chat.messages[users[0]], content=sentinel)
+        try:
+            text = self._render(replace(chat, messages=(*chat.messages[: users[0]], first)), now)
+        except TemplateError:
+            return 0
+        head, found, _ = text.partition(sentinel)
+        return len(self.text(head, first=True)) if found else 0
 
     def text(self, prompt: str, first: bool) -> Tokens:
         if first:
@@ -77,25 +104,42 @@ class TemplateRenderer:
         return spelling.parting(head, tail) if found else None
 
     def _suffix_text(self, chat: Chat, matched: int, now: datetime) -> str | None:
-        sentinel = f"CUT{token_hex(12)}"
-        marked = _with_sentinel(chat, matched, sentinel)
-        suffix = self._after(marked, sentinel, now)
-        if suffix is None or not self._render_whole(chat, now).endswith(suffix):
+        """What the sentinel is put in for all that was said, else in the last call's arguments.
+
+        Some templates end a reply with calls otherwise, or allow what follows only after calls.
+        """
+        whole, sentinel = self._render_whole(chat, now), f"CUT{token_hex(12)}"
+        said = self._cut_out(_with_sentinel(chat, matched, sentinel), sentinel, now)
+        if said is not None and whole.endswith(said):
+            return said
+        if not chat.messages[matched - 1].tool_calls:
             return None
-        front = _without_front(marked)
-        if front != marked and self._after_or_none(front, sentinel, now) != suffix:
-            return None
-        return suffix
+        called = self._cut_out(_with_sentinel_call(chat, matched, sentinel), sentinel, now)
+        end = None if called is None else self._end_of_generation(called)
+        return end if end is not None and whole.endswith(end) else None
+
+    def _cut_out(self, marked: Chat, sentinel: str, now: datetime) -> str | None:
+        """What follows the sentinel, if that does not depend on the front."""
+        suffix, front = self._after(marked, sentinel, now), _without_front(marked)
+        if suffix is None or front == marked:
+            return suffix
+        return suffix if self._after(front, sentinel, now) == suffix else None
 
     def _after(self, chat: Chat, sentinel: str, now: datetime) -> str | None:
-        pieces = self._render(chat, now).split(sentinel)
-        return pieces[1] if len(pieces) == 2 else None
-
-    def _after_or_none(self, chat: Chat, sentinel: str, now: datetime) -> str | None:
         try:
-            return self._after(chat, sentinel, now)
+            pieces = self._render(chat, now).split(sentinel)
         except TemplateError:
             return None
+        return pieces[1] if len(pieces) == 2 else None
+
+    def _end_of_generation(self, text: str) -> str | None:
+        """From the first token on that ends a reply, if that is near; None if there is none."""
+        near, end = text[:_NEAR], 0
+        for token in self._continuation(near):
+            if self._model.ends_generation(int(token)):
+                return text[len(near.encode()[:end].decode(errors="ignore")) :]
+            end += len(self._model.piece(int(token), special=True))
+        return None
 
     def _render_whole(self, chat: Chat, now: datetime) -> str:
         """A request is rendered once, though its suffix and its boundaries are asked for too."""
@@ -142,6 +186,14 @@ def _with_sentinel(chat: Chat, matched: int, sentinel: str) -> Chat:
     return replace(chat, messages=tuple(messages))
 
 
+def _with_sentinel_call(chat: Chat, matched: int, sentinel: str) -> Chat:
+    messages = list(chat.messages)
+    *others, last = messages[matched - 1].tool_calls
+    marked = replace(last, arguments=json.dumps({"x": sentinel}))
+    messages[matched - 1] = replace(messages[matched - 1], tool_calls=(*others, marked))
+    return replace(chat, messages=tuple(messages))
+
+
 def _without_front(chat: Chat) -> Chat:
     messages = chat.messages
     while messages and messages[0].role == "system":
@@ -150,7 +202,8 @@ def _without_front(chat: Chat) -> Chat:
 
 
 def _for_template(message: Message) -> dict[str, object]:
-    fields: dict[str, object] = {"role": message.role, "content": message.content}
+    content = f"{message.content}\n\n{message.note}" if message.note else message.content
+    fields: dict[str, object] = {"role": message.role, "content": content}
     optional = {
         "name": message.name,
         "tool_calls": _calls(message.tool_calls),

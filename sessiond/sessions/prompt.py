@@ -32,11 +32,12 @@ class PromptRenderer(Protocol):
         """The whole conversation with the generation prompt at its end. Raises TemplateError."""
         ...
 
-    def suffix(self, chat: Chat, matched: int, now: datetime) -> Tokens | None:
+    def suffix(self, chat: Chat, matched: int, now: datetime, rest: str = "") -> Tokens | None:
         """What follows the content of message `matched - 1`, an assistant message, in `full`.
 
-        It is appended to a path that ends with that reply. None where the template does not
-        allow the cut: then the whole conversation has to be rendered. Raises TemplateError.
+        It is appended to a path that ends with that reply; `rest` is put before it. None where the
+        template does not allow the cut: then the whole conversation has to be rendered. Raises
+        TemplateError.
         """
         ...
 
@@ -48,6 +49,14 @@ class PromptRenderer(Protocol):
         `prompt_tokens` end as the rendered `chat` ends; what comes before `first_message` may be
         the ledger's and spell something else. What cannot be found is left out.
         """
+        ...
+
+    def cut(self, reply: Tokens, characters: int) -> tuple[int, str]:
+        """How many tokens of a reply lie within its first characters, and what is left of them."""
+        ...
+
+    def front(self, chat: Chat, now: datetime) -> int:
+        """Tokens before the words of the first user message; 0 where nothing stands before it."""
         ...
 
     def text(self, prompt: str, first: bool) -> Tokens:

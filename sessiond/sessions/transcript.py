@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from sessiond.errors import InvalidRequest, UnsupportedContent
+from sessiond.sessions.echo import visible
 
 ROLES = {
     "system": "system",
@@ -18,8 +19,11 @@ ROLES = {
     "tool": "tool",
 }
 TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+CARRY_NOTHING = ("x-anthropic-billing-header:",)
+"""Lines of the system prompt that begin so are for the provider, and differ in every request."""
 TITLE_LENGTH = 60
 EXACT_INTEGERS = 2**53
+_JSON_BEGINS = frozenset("{[-0123456789tfn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`content` is the text of all text parts. `reasoning` is what the client sent back of it."""
+    """`content` is the text of all text parts. `reasoning` is what the client sent back of it.
+
+    `note` is what the model reads behind the content: sessiond wrote it, no client knows of it.
+    """
 
     role: str
     content: str
@@ -41,6 +48,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     reasoning: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +109,10 @@ def read_message(data: object, param: str = "messages[0]") -> Message:
         )
     calls = _list(fields.get("tool_calls"), f"{param}.tool_calls")
     reasoning = fields.get("reasoning_content", fields.get("reasoning"))
+    content = _content(fields.get("content"), f"{param}.content", ROLES[role])
     return Message(
         role=ROLES[role],
-        content=_content(fields.get("content"), f"{param}.content"),
+        content=content,
         name=_optional_text(fields, "name", param),
         tool_calls=tuple(_tool_call(c, f"{param}.tool_calls[{i}]") for i, c in enumerate(calls)),
         tool_call_id=_optional_text(fields, "tool_call_id", param),
@@ -113,7 +122,9 @@ def read_message(data: object, param: str = "messages[0]") -> Message:
 
 def read_tool(data: object, param: str = "tools[0]") -> str:
     """A tool definition as compact JSON, without what only steers caches."""
-    fields = {k: v for k, v in _object(data, param).items() if k != "cache_control"}
+    fields = _without_markers(_object(data, param))
+    if isinstance(function := fields.get("function"), dict):
+        fields["function"] = _without_markers(function)
     return clean(json.dumps(fields, separators=(",", ":"), ensure_ascii=False))
 
 
@@ -138,20 +149,28 @@ def clean(text: str) -> str:
     return text
 
 
+def as_seen(message: Message) -> Message:
+    """A reply without its reasoning and with the calls in its text as calls; others unchanged."""
+    if message.role != "assistant":
+        return message
+    said = visible(message.content)
+    calls = message.tool_calls or tuple(
+        ToolCall("", call.name, canonical_arguments(call.arguments)) for call in said.calls
+    )
+    return replace(message, content=said.text, tool_calls=calls, reasoning=None)
+
+
 def digest(message: Message) -> bytes:
     """16 bytes, the same for messages that mean the same: role, content, tool calls.
 
-    Ids and reasoning are left out, and so is white space around what the assistant said; a name
-    counts where it tells speakers apart.
+    Ids and reasoning are left out, and so is white space around what the assistant said; calls in
+    its text count as calls. A name counts where it tells speakers apart.
     """
-    assistant = message.role == "assistant"
-    parts = [
-        message.role,
-        message.content.strip() if assistant else message.content,
-        (message.name or "") if message.role in ("user", "system") else "",
-    ]
-    for call in message.tool_calls:
-        parts += (call.name, call.arguments)
+    seen = as_seen(message)
+    speaker = (message.name or "") if message.role in ("user", "system") else ""
+    parts = [message.role, seen.content, speaker]
+    for call in seen.tool_calls:
+        parts += (call.name, *untyped(call.arguments))
     return hash_parts(parts)
 
 
@@ -170,6 +189,31 @@ def hash_parts(parts: Sequence[str]) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+def untyped(arguments: str) -> list[str]:
+    """The names and values of canonical arguments, text that holds JSON not told from that JSON.
+
+    Some models write every value as text, and clients make of it what the tool's schema says.
+    """
+    try:
+        given = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return [arguments]
+    if not isinstance(given, dict):
+        return [arguments]
+    return ["{", *(part for name, value in given.items() for part in (name, _as_text(value))), "}"]
+
+
+def _as_text(value: object) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if value[:1] not in _JSON_BEGINS:
+        return value
+    try:
+        return json.dumps(json.loads(canonical_arguments(value)))
+    except (ValueError, RecursionError):
+        return value
+
+
 def title(content: Content) -> str:
     """The first words of the first user message or of the prompt: one line, up to 60 characters."""
     words = " ".join(_first_words(content).split())
@@ -186,14 +230,27 @@ def _first_words(content: Content) -> str:
     return next((m.content for m in content.messages if m.role == "user"), "")
 
 
-def _content(value: object, param: str) -> str:
+def _content(value: object, param: str, role: str) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return clean(value)
+        return _for_the_model(clean(value), role)
     if not isinstance(value, list):
         raise InvalidRequest(f"'{param}' must be a string or a list of parts.", param=param)
-    return "".join(_part(part, f"{param}[{i}]") for i, part in enumerate(value))
+    parts = (_part(part, f"{param}[{i}]") for i, part in enumerate(value))
+    # Each by itself: a line that carries nothing ends with its part.
+    return "".join(_for_the_model(part, role) for part in parts)
+
+
+def _for_the_model(content: str, role: str) -> str:
+    if role != "system" or not any(start in content for start in CARRY_NOTHING):
+        return content
+    lines = content.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.lstrip().startswith(CARRY_NOTHING))
+
+
+def _without_markers(fields: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if name != "cache_control"}
 
 
 def _part(value: object, param: str) -> str:

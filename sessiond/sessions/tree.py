@@ -8,14 +8,15 @@ whose `answered` chain is among its own.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
 
 from sessiond.engine.events import FinishReason
 from sessiond.engine.memory import Tokens, as_tokens
+from sessiond.sessions.echo import seen_until
 from sessiond.sessions.transcript import Chat, Content, Message, Text, digest, tools_digest
 from sessiond.sessions.turn import LineRole, Miss, Source
 
@@ -71,12 +72,30 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Echo:
+    """Message `message` of a request is the beginning of what turn `turn` replied to the same.
+
+    So a client goes on from a reply that it has seen in part.
+    """
+
+    turn: int
+    message: int
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
-    """The deepest turn a request goes on from, or None, and how much of the request is its path."""
+    """The deepest turn a request goes on from, or None, and how much of the request is its path.
+
+    With an `echo`, the next reply is known in part; its turn is no part of the path. `asked` is
+    the digest of the whole request. A line has begun with its first `begun` messages before.
+    """
 
     turn: int | None
     matched_messages: int = 0
     matched_characters: int = 0
+    echo: Echo | None = None
+    asked: bytes = field(default=b"", compare=False)
+    begun: int = field(default=0, compare=False)
 
     def rest(self, content: Content) -> Content:
         """What is new in the request: the `content` of its turn."""
@@ -91,7 +110,8 @@ class Match:
 class _Place:
     """What is derived of a turn when it is added: its path's `length` in tokens and digests.
 
-    For raw text `hasher` has seen the path's `characters`.
+    `links` are the chain's, from the end of the parent's path on. For raw text `hasher` has seen
+    the path's `characters`.
     """
 
     turn: Turn
@@ -99,6 +119,9 @@ class _Place:
     asked: bytes
     answered: bytes
     children: list[int]
+    replied: bytes = b""
+    question: bytes = b""
+    links: tuple[bytes, ...] = ()
     characters: int = 0
     hasher: blake2b | None = None
 
@@ -110,11 +133,18 @@ class SessionTree:
         self._places: dict[int, _Place] = {}
         self._roots: list[int] = []
         self._answered: dict[bytes, list[int]] = {}
+        self._asked: dict[bytes, list[int]] = {}
+        self._replied: dict[bytes, dict[bytes, list[int]]] = {}
+        self._quoted: dict[bytes, list[int]] = {}
+        self._links: set[bytes] = set()
         self._text_lengths: set[int] = set()
         self._paths: OrderedDict[int, Tokens] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._places
 
     def __iter__(self) -> Iterator[Turn]:
         """In the order they were added, parents first."""
@@ -146,6 +176,14 @@ class SessionTree:
         self._answered.setdefault(place.answered, []).append(turn.number)
         if isinstance(turn.content, Text):
             self._text_lengths.add(place.characters)
+        else:
+            self._links.update(place.links)
+            self._asked.setdefault(place.asked, []).append(turn.number)
+            replied = self._replied.setdefault(place.replied, {})
+            replied.setdefault(place.question, []).append(turn.number)
+            for message in turn.content.messages:
+                if message.role == "assistant":
+                    self._quoted.setdefault(digest(message), []).append(turn.number)
 
     def path(self, number: int) -> tuple[Turn, ...]:
         """From the root to this turn."""
@@ -203,23 +241,60 @@ class SessionTree:
         if isinstance(content, Text):
             return self._match_text(content.prompt)
         chain = _chain(content)
+        found = Match(None)
         for matched in range(len(content.messages), 0, -1):
-            if found := self._answered.get(chain[matched]):
+            if numbers := self._answered.get(chain[matched]):
                 said = content.messages[matched - 1].content
-                return Match(self._preferred(found, said), matched_messages=matched)
-        return Match(None)
+                found = Match(self._preferred(numbers, said), matched_messages=matched)
+                break
+        echo = self._echo(content, chain, found.matched_messages)
+        begun = self._begun(chain, found.matched_messages)
+        return replace(found, echo=echo, asked=chain[-1], begun=begun)
+
+    def replied(self, reply: bytes, question: bytes) -> Sequence[int]:
+        """The turns with a reply of this digest; where it was given to several questions, those
+        with this one. `question` is the digest of the message before it.
+        """
+        given = self._replied.get(reply, {})
+        return next(iter(given.values())) if len(given) == 1 else given.get(question, ())
+
+    def quoted(self, reply: bytes) -> Sequence[int]:
+        """The turns whose new messages have a reply of this digest among them."""
+        return self._quoted.get(reply, ())
+
+    def alike(self, number: int | None) -> Sequence[int | None]:
+        """The turns whose paths say what this one's does; None, the beginning, is only itself."""
+        return (None,) if number is None else self._answered[self._places[number].answered]
+
+    def children(self, number: int | None) -> Sequence[int]:
+        """The turns that go on from one; those that begin a line for None."""
+        return self._children(number)
 
     def twin(self, match: Match, content: Content) -> Turn | None:
         """The matched turn's latest child that asked what `content`, the whole request, asks.
 
         Its prompt tokens can be used as they are.
         """
-        asked = _asked(content)
+        asked = match.asked or _asked(content)
         options = content.template_options if isinstance(content, Chat) else ()
         for number in reversed(self._children(match.turn)):
             place = self._places[number]
             if place.asked == asked and _options(place.turn) == options:
                 return place.turn
+        return None
+
+    def _begun(self, chain: list[bytes], matched: int) -> int:
+        further = range(matched + 1, len(chain))
+        return next((n - 1 for n in further if chain[n] not in self._links), len(chain) - 1)
+
+    def _echo(self, chat: Chat, chain: list[bytes], matched: int) -> Echo | None:
+        for index in range(len(chat.messages) - 1, matched - 1, -1):
+            message = chat.messages[index]
+            if message.role != "assistant" or message.tool_calls:
+                continue
+            for number in reversed(self._asked.get(chain[index], ())):
+                if seen_until(self[number].reply, message.content) is not None:
+                    return Echo(number, index)
         return None
 
     def _match_text(self, prompt: str) -> Match:
@@ -261,9 +336,12 @@ class SessionTree:
         if isinstance(turn.content, Text):
             return _text_place(turn, turn.content, above, length)
         start = tools_digest(turn.content.tools) if above is None else above.answered
-        asked = _extend(start, turn.content.messages)[-1]
-        answered = _extend(asked, (Message("assistant", turn.reply),))[-1]
-        return _Place(turn, length, asked, answered, [])
+        reply = Message("assistant", turn.reply)
+        *links, answered = _extend(start, (*turn.content.messages, reply))
+        said = turn.content.messages
+        question = digest(said[-1]) if said else b""
+        chain = (*links, answered)
+        return _Place(turn, length, links[-1], answered, [], digest(reply), question, chain)
 
     def _join(self, number: int) -> Tokens:
         pieces, wanted = [], self.length(number)
@@ -282,7 +360,7 @@ def _text_place(turn: Turn, content: Text, above: _Place | None, length: int) ->
     asked = hasher.digest()
     hasher.update(_encoded(turn.reply))
     characters = len(content.prompt) + len(turn.reply) + (above.characters if above else 0)
-    return _Place(turn, length, asked, hasher.digest(), [], characters, hasher)
+    return _Place(turn, length, asked, hasher.digest(), [], characters=characters, hasher=hasher)
 
 
 def _asked(content: Content) -> bytes:
