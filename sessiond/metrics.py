@@ -73,6 +73,18 @@ MISSED_TOKENS = Counter(
     ["reason"],
     registry=REGISTRY,
 )
+REFUSALS = Counter(
+    "sessiond_policy_refusals_total",
+    "Requests that were refused because they rewrite history, by cause.",
+    ["cause"],
+    registry=REGISTRY,
+)
+REWRITES = Counter(
+    "sessiond_rewrites_total",
+    "Rewrites of history that were let through: compacted, rewound or forked, by cause.",
+    ["outcome", "cause"],
+    registry=REGISTRY,
+)
 TURNS = Counter(
     "sessiond_turns_total", "Turns by how they ended.", ["finish_reason"], registry=REGISTRY
 )

@@ -6,8 +6,9 @@ import logging
 import secrets
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
+from urllib.parse import quote
 
 import orjson
 from fastapi import FastAPI, Request
@@ -16,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from sessiond.errors import SessiondError
+from sessiond.sessions.explanation import ContextEditRejected
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +44,12 @@ class Failure:
     param: str | None = None
     reference: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
 
     def body(self) -> dict[str, object]:
         message = f"{self.message} (id {self.reference})" if self.reference else self.message
         error = {"message": message, "type": self._type, "code": self.code, "param": self.param}
-        return {"error": error}
+        return {"error": {**error, **self.details}}
 
     def response(self) -> Response:
         return Response(
@@ -81,10 +84,28 @@ async def _handle(request: Request, error: Exception) -> Response:
 
 
 def _known(error: SessiondError) -> Failure:
+    if isinstance(error, ContextEditRejected):
+        return _refusal(error)
     retry = error.retry_after
     headers = {} if retry is None else {"Retry-After": str(retry)}
     reference = "" if error.status < 500 else logged("request", error, expected=retry is not None)
     return Failure(error.status, str(error), error.code, error.param, reference, headers)
+
+
+def _refusal(error: ContextEditRejected) -> Failure:
+    """Agents repeat a 409 for minutes, and some a 400 unless they are told not to."""
+    told = error.explanation
+    details = {
+        "cause": told.cause,
+        "session": error.session,
+        "explain_url": f"/v1/sessions/{quote(error.session, safe='')}/explain",
+        "first_diff": asdict(told.first_diff),
+        "reusable_tokens": told.reusable_tokens,
+        "discarded_tokens": told.discarded_tokens,
+        "estimated_prefill_ms": round(told.estimated_prefill_ms),
+    }
+    headers = {"x-should-retry": "false"}
+    return Failure(error.status, str(error), error.code, error.param, "", headers, details)
 
 
 def logged(what: str, error: Exception, *, expected: bool = False) -> str:

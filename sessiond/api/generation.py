@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from starlette.requests import Request
@@ -14,7 +14,7 @@ from sessiond.api.reply import Reply
 from sessiond.api.routing import ApiConfig, json_response
 from sessiond.api.sse import EventStream
 from sessiond.engine.events import Delta, Logprob
-from sessiond.errors import EngineError, ModelNotFound
+from sessiond.errors import EngineError, InvalidRequest, ModelNotFound
 from sessiond.sessions.turn import Finished, OpenTurn, SessionRef, TurnRequest, Turns
 
 CLIENT_CLOSED_REQUEST = 499
@@ -26,6 +26,25 @@ def identity_of(request: Request, body: Mapping[str, object]) -> SessionRef:
         for name, value in request.headers.raw
     }
     return identify(request.path_params.get("session"), body, headers)
+
+
+def policy_of(request: Request) -> str | None:
+    """That of X-Session-Policy. Raises InvalidRequest."""
+    return _choice(request, "X-Session-Policy", ("append-only", "fork"))
+
+
+def may_compact(request: Request) -> bool:
+    """Whether X-Session-Compact allows this request to rewrite history. Raises InvalidRequest."""
+    return _choice(request, "X-Session-Compact", ("allow",)) is not None
+
+
+def _choice(request: Request, header: str, known: Sequence[str]) -> str | None:
+    value = request.headers.get(header)
+    if value is None or value.strip().lower() in known:
+        return value and value.strip().lower()
+    raise InvalidRequest(
+        f"{header} is not {' or '.join(known)}.", hint="Correct it, or leave it out.", param=header
+    )
 
 
 async def model_namer(turns: Turns, config: ApiConfig, asked: str | None) -> Callable[[], str]:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sessiond.engine.sampling import Ending, Sampling
 from sessiond.errors import InvalidRequest
+from sessiond.sessions.turn import SessionChange
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -17,6 +18,7 @@ StopText = Annotated[str, Field(min_length=1, max_length=1024)]
 TokenId = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Policy = Literal["append-only", "fork"]
+Patterns = Annotated[list[Annotated[str, Field(max_length=500)]], Field(max_length=32)]
 
 _SAMPLER_FIELDS = (
     "temperature",
@@ -160,10 +162,43 @@ class CompletionRequest(Generation):
 class SessionCreate(Schema):
     name: str
     policy: Policy | None = None
+    pinned_front: Patterns | None = None
+
+    def change(self) -> SessionChange:
+        return _change(self.policy, self.pinned_front)
 
 
 class SessionUpdate(Schema):
-    policy: Policy
+    """At least one of them; "default" and ["default"] mean what the configuration says."""
+
+    policy: Policy | Literal["default"] | None = None
+    pinned_front: Patterns | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.policy is None and self.pinned_front is None:
+            raise InvalidRequest(
+                "There is nothing to change.", hint="Give policy or pinned_front.", param="policy"
+            )
+        return self
+
+    def change(self) -> SessionChange:
+        return _change(self.policy, self.pinned_front)
+
+
+class SessionFork(Schema):
+    """`at`: the turn to go on from; the end of the main line where it is left out."""
+
+    name: str
+    at: Count | None = None
+
+
+def _change(policy: str | None, pinned_front: list[str] | None) -> SessionChange:
+    if pinned_front and "default" in pinned_front and len(pinned_front) > 1:
+        raise InvalidRequest(
+            "'default' stands alone.", hint="Leave it out, or the rest.", param="pinned_front"
+        )
+    return SessionChange(policy, None if pinned_front is None else tuple(pinned_front))
 
 
 class ErrorDetail(Schema):

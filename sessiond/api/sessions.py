@@ -7,8 +7,9 @@ from starlette.responses import Response
 
 from sessiond.api.identity import session_name
 from sessiond.api.routing import JsonRoute, SessionName, TheTurns, json_response
-from sessiond.api.schemas import SessionCreate, SessionUpdate
+from sessiond.api.schemas import SessionCreate, SessionFork, SessionUpdate
 
+EXPLAINED = 16
 router = APIRouter(prefix="/sessions", route_class=JsonRoute)
 
 
@@ -20,7 +21,7 @@ async def list_sessions(turns: TheTurns) -> Response:
 @router.post("", status_code=201)
 async def create_session(body: SessionCreate, turns: TheTurns) -> Response:
     name = session_name(body.name, param="name")
-    return json_response(await turns.create(name, body.policy), 201)
+    return json_response(await turns.create(name, body.change()), 201)
 
 
 @router.get("/{name}")
@@ -30,7 +31,7 @@ async def show_session(name: SessionName, turns: TheTurns) -> Response:
 
 @router.patch("/{name}")
 async def update_session(name: SessionName, body: SessionUpdate, turns: TheTurns) -> Response:
-    return json_response(await turns.update(name, body.policy))
+    return json_response(await turns.update(name, body.change()))
 
 
 @router.delete("/{name}", status_code=204)
@@ -47,6 +48,25 @@ async def resume_session(name: SessionName, turns: TheTurns) -> Response:
 @router.post("/{name}/park")
 async def park_session(name: SessionName, turns: TheTurns) -> Response:
     return json_response(await turns.park(name))
+
+
+@router.post("/{name}/fork", status_code=201)
+async def fork_session(name: SessionName, body: SessionFork, turns: TheTurns) -> Response:
+    new = session_name(body.name, param="name")
+    return json_response(await turns.fork(name, new, body.at), 201)
+
+
+@router.post("/{name}/compact")
+async def compact_session(name: SessionName, turns: TheTurns) -> Response:
+    return json_response(await turns.compact(name))
+
+
+@router.get("/{name}/explain")
+async def explain_session(name: SessionName, turns: TheTurns) -> Response:
+    """The last rewrites, and the last turns that evaluated old tokens again."""
+    rewrites = await turns.explain(name)
+    missed = [turn for turn in await turns.turns(name) if turn.miss is not None]
+    return json_response({"rewrites": rewrites, "misses": missed[-EXPLAINED:]})
 
 
 @router.get("/{name}/turns")

@@ -17,12 +17,16 @@ PLACES = {
     "show": "show:show",
     "resume": "resume:resume",
     "new": "sessions:new",
+    "set": "rules:set_rules",
+    "fork": "fork:fork",
     "park": "sessions:park",
     "rm": "sessions:rm",
+    "explain": "explain:explain",
+    "why": "explain:explain",
     "verify": "verify:verify",
     "version": "version:version",
 }
-HIDDEN = frozenset({"ls"})
+HIDDEN = frozenset({"ls", "why"})
 
 
 class Commands(UserDict[str, Any]):

@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from sessiond.cli import words
 from sessiond.cli.options import AsJson, Name, Url
 from sessiond.cli.output import print_json
+from sessiond.cli.rules import NoPinnedFront, PinnedFront, Policy, patterns, rules
 from sessiond.client import Client
 
-Policy = Annotated[
-    Literal["append-only", "fork"] | None,
-    typer.Option(
-        "--policy",
-        help="When a client rewrites the session's history: refuse and say why (append-only), "
-        "or go on beside the old line (fork).",
-    ),
-]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-def new(name: Name, policy: Policy = None, as_json: AsJson = False, url: Url = None) -> None:
+def new(
+    name: Name,
+    policy: Policy = None,
+    pinned_front: PinnedFront = None,
+    no_pinned_front: NoPinnedFront = False,
+    as_json: AsJson = False,
+    url: Url = None,
+) -> None:
     """Make an empty session."""
+    pinned = patterns(pinned_front, no_pinned_front)
     with Client(url) as client:
-        session = client.create(name, policy)
-        if as_json:
-            print_json(asdict(session))
-            return
-    print(f"Made {session.name} ({session.policy}). Talk to it: sessiond resume {name} --chat")
+        session = client.create(name, policy, pinned)
+    if as_json:
+        print_json(asdict(session))
+        return
+    print(f"Made {session.name} ({rules(session)}). Talk to it: sessiond resume {name} --chat")
 
 
 def park(name: Name, as_json: AsJson = False, url: Url = None) -> None:

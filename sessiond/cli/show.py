@@ -52,6 +52,7 @@ def show(name: Name, last: Last = 10, as_json: AsJson = False, url: Url = None) 
 
 def _facts(session: SessionSummary, now: float) -> list[tuple[str, str]]:
     saved = "" if session.saved else ", not saved yet: the ledger cannot be written"
+    allowed = ", the next rewrite is let through" if session.may_compact else ""
     return [
         ("Session", session.name),
         ("Title", session.title),
@@ -62,7 +63,8 @@ def _facts(session: SessionSummary, now: float) -> list[tuple[str, str]]:
         ("Size", f"{words.counted(session.tokens, 'token')} in the main line"),
         ("Turns", f"{session.turns:,} in {words.counted(session.lines, 'line')}"),
         ("Reused", f"{session.hit_rate:.0%} of all prompt tokens"),
-        ("Policy", session.policy),
+        ("Policy", f"{session.policy}{allowed}"),
+        ("Pinned front", ", ".join(session.pinned_front)),
         ("Used", f"{words.ago(session.last_used, now)}, made {words.ago(session.created, now)}"),
     ]
 

@@ -17,10 +17,12 @@ from sessiond.config.settings import Config
 from sessiond.daemon.console import Console
 from sessiond.daemon.loading import Loader
 from sessiond.directories import StateDirs
-from sessiond.errors import SessiondError
+from sessiond.errors import ConfigError, InvalidRequest, SessiondError
 from sessiond.sessions.ledger import Ledger
 from sessiond.sessions.lifecycle import Lifecycle, Limits
 from sessiond.sessions.register import Register
+from sessiond.sessions.rules import Rules
+from sessiond.sessions.volatility import Volatility
 
 logger = logging.getLogger("sessiond")
 _SWITCH_S = 0.0005
@@ -41,6 +43,7 @@ def serve(config: Config) -> int:
 
 
 async def _serve(config: Config, dirs: StateDirs) -> int:
+    rules = _rules(config)
     ledger = Ledger(dirs.state / "ledger.sqlite")
     listeners = listen_tcp(config.server.host, config.server.port)
     socket_path = config.server.socket()
@@ -48,7 +51,7 @@ async def _serve(config: Config, dirs: StateDirs) -> int:
         listeners.append(listen_unix(socket_path))
     console = Console(Path(config.model.path).name)
     loader = Loader(config, dirs, console.progress)
-    lifecycle = Lifecycle(Register(ledger), loader, _limits(config))
+    lifecycle = Lifecycle(Register(ledger), loader, _limits(config), rules)
     console.watch(lifecycle)
     stop = asyncio.Event()
     await lifecycle.start()
@@ -82,8 +85,22 @@ def _limits(config: Config) -> Limits:
     return Limits(
         queue=config.server.queue,
         load_wait=config.server.load_wait,
-        policy=config.sessions.policy,
-        auto_policy=config.sessions.auto_policy,
+    )
+
+
+def _rules(config: Config) -> Rules:
+    """Raises ConfigError naming sessions.pinned_front."""
+    sessions = config.sessions
+    try:
+        pinned = Volatility(sessions.pinned_front).names
+    except InvalidRequest as error:
+        raise ConfigError(error.message, hint=error.hint, param="sessions.pinned_front") from error
+    return Rules(
+        policy=sessions.policy,
+        auto_policy=sessions.auto_policy,
+        max_rewind=sessions.max_rewind_tokens,
+        reasoning=sessions.reasoning,
+        pinned_front=pinned,
     )
 
 

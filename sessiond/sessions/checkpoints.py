@@ -80,7 +80,7 @@ class Checkpoints:
         return [StoredSnapshot(entry.key, entry.position, 0, Kind.SNAPSHOT) for entry in found]
 
     @contextmanager
-    def lease(self, key: str, line: Owner) -> Iterator[Payload]:
+    def lease(self, key: str, line: Owner | None = None) -> Iterator[Payload]:
         """For `line` to go on from. Raises StateMissing, StateDamaged."""
         with self._ring.lease(key, line) as payload:
             yield payload

@@ -85,11 +85,21 @@ class Execution:
     """Executes one prompt. `cancel` may come at any time, from the event loop."""
 
     def __init__(
-        self, machine: Machine, owner: Owner, prompt: Tokens, places: Places = _no_places
+        self,
+        machine: Machine,
+        owner: Owner,
+        prompt: Tokens,
+        places: Places = _no_places,
+        enough: int | None = None,
     ) -> None:
-        """`places` tells where to capture in a prefill that begins at a position, with ranks."""
+        """`places` tells where to capture in a prefill that begins at a position, with ranks.
+
+        A resident line that can be gone on with from position `enough` is not compared with what
+        is stored: there is nothing more to be had.
+        """
         self._machine = machine
         self._places = places
+        self._enough = enough
         self._owner = owner
         self._prompt = prompt
         self._handle: RunHandle | None = None
@@ -172,6 +182,9 @@ class Execution:
         """The best plan; what waits in the engine is collected only if it could help."""
         machine, prompt = self._machine, self._prompt
         residents = await machine.residency.residents(self._owner.session)
+        chosen = self._plan(limit, residents, Stored())
+        if self._enough and chosen.in_place and chosen.position >= self._enough:
+            return chosen, Stored()
         stored = await self._lookup(prompt) if use_disk else Stored()
         chosen = self._plan(limit, residents, stored)
         if machine.memory.needs_snapshot and not chosen.in_place:

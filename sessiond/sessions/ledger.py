@@ -5,9 +5,11 @@ Blocking: everything here is called from one worker thread.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from sqlmodel import Session, create_engine, select
 from sessiond.errors import Conflict, LedgerError, SessionNotFound
 from sessiond.sessions.schema import (
     MIGRATIONS,
+    FrontRow,
     SessionRecord,
     SessionRow,
     TurnRow,
@@ -68,12 +71,32 @@ class Ledger:
                 self._add(tree, row, name)
         return tree
 
-    def create(self, session: SessionRecord) -> None:
-        """Raises Conflict if the name is taken."""
+    def create(self, session: SessionRecord, turns: Sequence[Turn] = ()) -> None:
+        """With turns, a path from its root. Raises Conflict if the name is taken."""
+        rows = [_turn_row(session, turn) for turn in turns]
         with self._transaction("written") as db:
             if db.exec(select(SessionRow).where(SessionRow.name == session.name)).first():
                 raise Conflict(f"There is a session {session.name!r} already.", param="name")
             db.add(session_row(session))
+            for row in rows:
+                db.flush()
+                db.add(row)
+
+    def fronts(self, last: int) -> dict[str, tuple[str, ...]]:
+        """The fronts that stay, by key; of more than `last` those made first are forgotten."""
+        with self._transaction("read") as db:
+            rows = db.exec(select(FrontRow)).all()
+            kept = sorted(rows, key=lambda row: row.created)
+            for row in kept[:-last]:
+                db.delete(row)
+            return {row.key: tuple(json.loads(row.texts)) for row in kept[-last:]}
+
+    def keep_front(self, key: str, texts: Sequence[str]) -> None:
+        """The one that is there already stays."""
+        with self._transaction("written") as db:
+            if db.get(FrontRow, key) is None:
+                made = json.dumps(list(texts), ensure_ascii=False)
+                db.add(FrontRow(key=key, texts=made, created=time.time()))
 
     def update(self, session: SessionRecord) -> bool:
         """Name, policy, title, pin and the rest, by id. False if the session has no row yet."""
@@ -96,13 +119,15 @@ class Ledger:
     def commit(self, session: SessionRecord, turn: Turn) -> None:
         """Durable when it returns: the turn, and the session's row where there is none yet.
 
-        Of an existing session only `last_used` and a missing title are written. Raises TurnRefused.
+        Of an existing session only `last_used`, a missing title and a permission to compact that is
+        used up are written. Raises TurnRefused.
         """
         stored = _turn_row(session, turn)
         with self._transaction("written") as db:
             row = db.get(SessionRow, session.id) or session_row(session)
             row.last_used = max(row.last_used, session.last_used)
             row.title = row.title or session.title
+            row.may_compact = row.may_compact and session.may_compact
             db.add(row)
             db.flush()
             db.add(stored)

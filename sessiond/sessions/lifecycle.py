@@ -7,24 +7,35 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+from uuid import uuid4
 
 from sessiond.engine.probe import Verdict
-from sessiond.errors import Conflict, EngineError, LedgerError, SessiondError, Unavailable
+from sessiond.errors import (
+    Conflict,
+    EngineError,
+    LedgerError,
+    NotFound,
+    SessiondError,
+    Unavailable,
+)
 from sessiond.metrics import UNSAVED_TURNS
 from sessiond.sessions.deletion import forget_lines, forget_stored
 from sessiond.sessions.execution import Machine
+from sessiond.sessions.explanation import Explanation, Explanations
 from sessiond.sessions.overview import Overview
 from sessiond.sessions.prompt import PromptRenderer
 from sessiond.sessions.register import UNNAMED, Register
 from sessiond.sessions.resumption import resume
+from sessiond.sessions.rules import Rules
 from sessiond.sessions.saver import Saver
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.turn import (
     Health,
     OpenTurn,
     ResumeReport,
+    SessionChange,
     SessionSummary,
     TranscriptMessage,
     TurnRequest,
@@ -33,6 +44,7 @@ from sessiond.sessions.turn import (
 )
 from sessiond.sessions.turn_task import TurnTask, Workshop
 from sessiond.sessions.turnstile import Turnstile
+from sessiond.sessions.volatility import Volatility
 
 logger = logging.getLogger(__name__)
 _RECENT = 32
@@ -59,22 +71,26 @@ class Limits:
     queue: int = 64
     load_wait: float = 600.0
     drain: float = 10.0
-    policy: str = "append-only"
-    auto_policy: str = "fork"
 
 
 class Lifecycle:
     """Implements `Turns`. Event loop only."""
 
     def __init__(
-        self, register: Register, load: Callable[[], Awaitable[Loaded]], limits: Limits
+        self,
+        register: Register,
+        load: Callable[[], Awaitable[Loaded]],
+        limits: Limits,
+        rules: Rules | None = None,
     ) -> None:
         self.loading_progress: float | None = None
         self._register = register
         self._load = load
         self._limits = limits
         self._turnstile = Turnstile(limits.queue)
-        self._overview = Overview(register, limits.auto_policy, limits.policy)
+        self._rules = rules or Rules()
+        self._explanations = Explanations()
+        self._overview = Overview(register, self._rules)
         self._loaded: Loaded | None = None
         self._loading: asyncio.Task[None] | None = None
         self._failure = ""
@@ -139,16 +155,19 @@ class Lifecycle:
     async def _unnamed(self, request: TurnRequest) -> str:
         """The unnamed session whose transcript the request extends furthest, else a new name."""
         best, depth = "", 0
-        recent = [r.name for r in self._register.records if _is_unnamed(r)][:_RECENT]
-        for name in recent:
+        recent = [record for record in self._register.records if _is_unnamed(record)][:_RECENT]
+        for record in recent:
             try:
-                match = (await self._register.tree(name)).match(request.content)
+                tree = await self._register.tree(record.name)
             except LedgerError as error:
                 logger.warning("An unnamed session is passed over: %s", error)
                 continue
+            names = self._rules.pinned_front_of(record)
+            pinned = self._register.fronts.pin(request.content, names, tree)
+            match = tree.match(pinned.content if pinned else request.content)
             extent = match.matched_messages + match.matched_characters
             if extent > depth:
-                best, depth = name, extent
+                best, depth = record.name, extent
         return best or self._register.new_name()
 
     @property
@@ -173,14 +192,36 @@ class Lifecycle:
     async def summary(self, name: str) -> SessionSummary:
         return await self._summary(self._register[name])
 
-    async def create(self, name: str, policy: str | None) -> SessionSummary:
-        record = SessionRecord.new(name, time.time(), named=True, policy=policy)
+    async def create(self, name: str, change: SessionChange) -> SessionSummary:
+        record = SessionRecord.new(name, time.time(), named=True, **_fields(change))
         await self._register.create(record)
         return await self._summary(record)
 
-    async def update(self, name: str, policy: str | None) -> SessionSummary:
-        await self._register.set_policy(name, policy)
+    async def update(self, name: str, change: SessionChange) -> SessionSummary:
+        await self._register.change(name, **_fields(change))
         return await self.summary(name)
+
+    async def compact(self, name: str) -> SessionSummary:
+        await self._register.change(name, may_compact=True)
+        return await self.summary(name)
+
+    async def explain(self, name: str) -> tuple[Explanation, ...]:
+        return self._explanations.of(self._register[name].id)
+
+    async def fork(self, name: str, new: str, at: int | None) -> SessionSummary:
+        source = self._register[name]
+        tree = await self._register.tree(name)
+        now = time.time()
+        turn = at if at is not None else tree.main_line(now)
+        if turn is None:
+            raise Conflict(f"{name!r} has no turns yet.", hint="Make a new session instead.")
+        if turn not in tree:
+            raise NotFound(
+                f"{name!r} has no turn {turn}.", hint=f"See: sessiond show {name}", param="at"
+            )
+        record = replace(source.used(now), id=uuid4().hex, name=new, named=True)
+        await self._register.fork(replace(record, pinned=False, may_compact=False), name, turn)
+        return await self.summary(new)
 
     async def delete(self, name: str) -> None:
         machine = self._machine
@@ -277,7 +318,13 @@ class Lifecycle:
         if loaded is None:
             raise Unavailable("The model is still loading.", hint="Try again later.")
         return Workshop(
-            loaded.machine, loaded.renderer, self._register, self._turnstile, loaded.tokenizer
+            loaded.machine,
+            loaded.renderer,
+            self._register,
+            self._turnstile,
+            loaded.tokenizer,
+            self._rules,
+            self._explanations,
         )
 
     def _refuse_if_draining(self) -> None:
@@ -375,6 +422,17 @@ class Lifecycle:
             )
         async with self._turnstile.pass_through():
             yield self._register[known.name]
+
+
+def _fields(change: SessionChange) -> dict[str, Any]:
+    """Raises InvalidRequest."""
+    fields: dict[str, Any] = {}
+    if change.policy is not None:
+        fields["policy"] = None if change.policy == "default" else change.policy
+    if change.pinned_front is not None:
+        given = change.pinned_front
+        fields["pinned_front"] = None if given == ("default",) else Volatility(given).names
+    return fields
 
 
 def _is_unnamed(record: SessionRecord) -> bool:

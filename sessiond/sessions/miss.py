@@ -6,6 +6,7 @@ from sessiond.engine.fingerprint import Fingerprint
 from sessiond.engine.memory import Memory, Tokens, common_prefix
 from sessiond.sessions.composition import Composition
 from sessiond.sessions.execution import Landed
+from sessiond.sessions.explanation import Explanation
 from sessiond.sessions.tree import Turn
 from sessiond.sessions.turn import Miss, MissCause
 from sessiond.store.found import State
@@ -36,6 +37,14 @@ def find_miss(
         return Miss("model_changed", "The session was made with another tokenizer.", lost)
     cause, why = _of_turn(turn, current) or _of_state(landed, memory, composed.goes_back)
     return Miss(cause, why, lost)
+
+
+def miss_of(rewrite: Explanation | None, composed: Composition, landed: Landed) -> Miss | None:
+    """Of a rewrite that was let through; None where it cost nothing."""
+    prefilled = len(composed.prompt) - landed.plan.position
+    if rewrite is None or not rewrite.discarded_tokens:
+        return None
+    return Miss(rewrite.cause, rewrite.sentence, min(rewrite.discarded_tokens, prefilled))
 
 
 def _of_turn(turn: Turn, current: Fingerprint) -> tuple[MissCause, str] | None:

@@ -14,6 +14,7 @@ from sessiond.sessions.execution import Machine
 from sessiond.sessions.plan import Plan, plan
 from sessiond.sessions.register import Register
 from sessiond.sessions.residency import as_resident
+from sessiond.sessions.rules import Rules
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.transcript import Chat
 from sessiond.sessions.tree import SessionTree, Turn
@@ -56,10 +57,9 @@ class _Scene:
 class Overview:
     """Event loop only. Sessions that have not changed are not looked up again."""
 
-    def __init__(self, register: Register, auto_policy: str, policy: str) -> None:
+    def __init__(self, register: Register, rules: Rules) -> None:
         self._register = register
-        self._auto_policy = auto_policy
-        self._policy = policy
+        self._rules = rules
         self._known: dict[str, tuple[Hashable, _Standing]] = {}
 
     async def summaries(self, machine: Machine | None) -> list[SessionSummary]:
@@ -122,7 +122,9 @@ class Overview:
             created=record.created,
             last_used=record.last_used,
             bytes=standing.bytes,
-            policy=record.policy or (self._policy if record.named else self._auto_policy),
+            policy=self._rules.policy_of(record),
+            pinned_front=self._rules.pinned_front_of(record),
+            may_compact=record.may_compact,
             hit_rate=standing.hit_rate,
             back_in_ms=_back_in_ms(standing, machine) if machine else 0.0,
             reason=standing.reason,

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sessiond.errors import Conflict, SessionNotFound
+from sessiond.errors import Conflict, LedgerError, SessionNotFound
 from sessiond.sessions.journal import Journal
 from sessiond.sessions.ledger import Ledger
+from sessiond.sessions.pinned import KEPT as FRONTS
+from sessiond.sessions.pinned import Fronts
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.tree import SessionTree, Turn
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 UNNAMED = re.compile("chat-[0-9a-f]{12}")
 """Names that sessiond gives."""
@@ -28,6 +32,7 @@ class Register:
     """Event loop only; whatever touches the ledger runs on one worker thread."""
 
     def __init__(self, ledger: Ledger) -> None:
+        self.fronts = Fronts()
         self._ledger = ledger
         self._journal = Journal(ledger)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ledger")
@@ -38,6 +43,7 @@ class Register:
     async def open(self) -> None:
         """Read the sessions, not their turns. Raises LedgerError."""
         records = await self._work(self._ledger.sessions)
+        self.fronts = Fronts(await self._work(lambda: self._ledger.fronts(FRONTS)))
         self._records = {record.name: record for record in records}
 
     async def close(self) -> None:
@@ -106,10 +112,36 @@ class Register:
         self._records[record.name] = record
         self._trees[record.name] = SessionTree()
 
-    async def set_policy(self, name: str, policy: str | None) -> None:
-        changed = replace(self[name], policy=policy)
+    async def change(self, name: str, **fields: Any) -> None:
+        """Set fields of the session's record. Raises SessionNotFound, LedgerError."""
+        changed = replace(self[name], **fields)
         await self._work(lambda: self._journal.update(changed))
         self._records[name] = changed
+
+    async def fork(self, record: SessionRecord, source: str, at: int) -> None:
+        """Make `record` a session with the turns of `source` up to turn `at`, numbers and all.
+
+        Raises Conflict if the name is taken, NotFound for an unknown turn, LedgerError.
+        """
+        turns = (await self.tree(source)).path(at)
+        if record.name in self._records:
+            raise Conflict(f"There is a session {record.name!r} already.", param="name")
+        tree = SessionTree()
+        for turn in turns:
+            tree.add(turn)
+        await self._work(lambda: self._ledger.create(record, turns))
+        self._records[record.name] = record
+        self._trees[record.name] = tree
+        self._trim()
+
+    async def keep_front(self, key: str, texts: tuple[str, ...]) -> None:
+        """A front that stays from now on; where the ledger cannot be written, in memory only."""
+        if not self.fronts.keep(key, texts):
+            return
+        try:
+            await self._work(lambda: self._ledger.keep_front(key, texts))
+        except LedgerError as error:
+            logger.warning("A pinned front is kept in memory only: %s", error)
 
     async def delete(self, name: str) -> None:
         record = self[name]
@@ -117,13 +149,20 @@ class Register:
         self._records.pop(name, None)
         self._trees.pop(name, None)
 
-    async def commit(self, record: SessionRecord, tree: SessionTree, turn: Turn) -> bool:
+    async def commit(
+        self, record: SessionRecord, tree: SessionTree, turn: Turn, *, compacts: bool = False
+    ) -> bool:
         """Add a turn to its tree and write both durably; False if that has to wait.
 
-        `record` is the session as the turn knew it; what has been set meanwhile stays.
+        `record` is the session as the turn knew it; what has been set meanwhile stays. A turn that
+        `compacts` uses the permission to do so up.
         """
         known = self._records.get(record.name, record)
-        used = replace(known.used(turn.created), title=known.title or record.title)
+        used = replace(
+            known.used(turn.created),
+            title=known.title or record.title,
+            may_compact=known.may_compact and not compacts,
+        )
         tree.add(turn)
         self._records[used.name] = used
         self._trees[used.name] = tree

@@ -25,7 +25,8 @@ STORED_TOKENS = np.dtype("<i4")
 class SessionRecord:
     """What is kept of a session beside its turns. Times are Unix seconds.
 
-    `id` stays when the name changes. `named`: a person chose the name. `policy` None: the default.
+    `id` stays when the name changes. `named`: a person chose the name. `policy` None: the default,
+    and so for `pinned_front`. `may_compact`: the next rewrite is let through, once.
     """
 
     id: str
@@ -37,6 +38,8 @@ class SessionRecord:
     created: float
     last_used: float
     pinned: bool = False
+    pinned_front: tuple[str, ...] | None = None
+    may_compact: bool = False
 
     @classmethod
     def new(
@@ -48,14 +51,19 @@ class SessionRecord:
         agent: str | None = None,
         title: str = "",
         policy: str | None = None,
+        pinned_front: tuple[str, ...] | None = None,
     ) -> SessionRecord:
-        return cls(uuid4().hex, name, named, agent, title, policy, now, now)
+        return cls(
+            uuid4().hex, name, named, agent, title, policy, now, now, pinned_front=pinned_front
+        )
 
     def used(self, now: float) -> SessionRecord:
         return replace(self, last_used=now)
 
 
 class SessionRow(SQLModel, table=True):
+    """`pinned_front` is JSON."""
+
     __tablename__ = "session"
 
     id: str = Field(primary_key=True)
@@ -67,6 +75,18 @@ class SessionRow(SQLModel, table=True):
     created: float
     last_used: float
     pinned: bool
+    pinned_front: str | None
+    may_compact: bool
+
+
+class FrontRow(SQLModel, table=True):
+    """A front that stays while parts of it change; `texts` is a JSON list."""
+
+    __tablename__ = "front"
+
+    key: str = Field(primary_key=True)
+    texts: str
+    created: float
 
 
 class TurnRow(SQLModel, table=True):
@@ -112,7 +132,16 @@ def _first_tables(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first_tables]
+def _pinned_fronts(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE session ADD COLUMN pinned_front TEXT")
+    connection.execute("ALTER TABLE session ADD COLUMN may_compact INTEGER NOT NULL DEFAULT 0")
+    connection.execute(
+        """CREATE TABLE front (
+            key TEXT PRIMARY KEY NOT NULL, texts TEXT NOT NULL, created REAL NOT NULL)"""
+    )
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first_tables, _pinned_fronts]
 """Each brings a file from the version that is its index to the next. Released ones never change."""
 
 
@@ -135,11 +164,14 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def session_row(record: SessionRecord) -> SessionRow:
-    return SessionRow(**asdict(record))
+    pinned = None if record.pinned_front is None else _json(record.pinned_front)
+    return SessionRow(**{**asdict(record), "pinned_front": pinned})
 
 
 def session_record(row: SessionRow) -> SessionRecord:
-    return SessionRecord(**row.model_dump())
+    """Raises ValueError where the row is damaged."""
+    pinned = None if row.pinned_front is None else tuple(json.loads(row.pinned_front))
+    return SessionRecord(**{**row.model_dump(), "pinned_front": pinned})
 
 
 def turn_row(session_id: str, turn: Turn) -> TurnRow:

@@ -8,23 +8,17 @@ from typing import Literal, Protocol
 
 from sessiond.engine.events import Delta, FinishReason, Progress
 from sessiond.engine.sampling import Ending, Sampling
+from sessiond.sessions.cause import Cause
+from sessiond.sessions.explanation import Explanation
 from sessiond.sessions.transcript import Content
 
 Source = Literal["resident", "disk", "ledger", "fork", "new"]
 LineRole = Literal["main", "side"]
 SessionState = Literal["resident", "disk", "ledger"]
-MissCause = Literal[
-    "model_changed",
-    "settings_changed",
-    "damaged",
-    "evicted",
-    "not_saved",
-    "no_snapshot",
-    "history_edited",
-    "system_changed",
-    "tools_changed",
-    "other",
-]
+MissCause = (
+    Cause
+    | Literal["model_changed", "settings_changed", "damaged", "evicted", "not_saved", "no_snapshot"]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +36,18 @@ class SessionRef:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """`logprobs` is the number of alternatives wanted per token, None for none at all."""
+    """`logprobs` is the number of alternatives wanted per token, None for none at all.
+
+    `policy` holds for this request instead of the session's. `compact`: it may rewrite history.
+    """
 
     session: SessionRef
     content: Content
     sampling: Sampling = Sampling()
     ending: Ending = Ending()
     logprobs: int | None = None
+    policy: str | None = None
+    compact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +128,19 @@ class SessionSummary:
     back_in_ms: float
     reason: str = ""
     saved: bool = True
+    pinned_front: tuple[str, ...] = ()
+    may_compact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChange:
+    """What a person sets of a session; None leaves it as it is. Patterns as in the configuration.
+
+    `policy` and `pinned_front` may be "default" and ("default",): those of the configuration.
+    """
+
+    policy: str | None = None
+    pinned_front: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +261,29 @@ class Turns(Protocol):
         """Raises SessionNotFound, as the following do."""
         ...
 
-    async def create(self, name: str, policy: str | None) -> SessionSummary:
-        """Raises Conflict if the name is taken."""
+    async def create(self, name: str, change: SessionChange) -> SessionSummary:
+        """Raises Conflict if the name is taken, InvalidRequest for a bad pattern."""
         ...
 
-    async def update(self, name: str, policy: str | None) -> SessionSummary: ...
+    async def update(self, name: str, change: SessionChange) -> SessionSummary:
+        """Raises InvalidRequest for a bad pattern."""
+        ...
+
+    async def fork(self, name: str, new: str, at: int | None) -> SessionSummary:
+        """A new session that goes on from turn `at` of `name`, else from the end of its main line.
+
+        State is shared, and both go on independently. Raises NotFound for an unknown turn,
+        Conflict if the new name is taken or there are no turns yet.
+        """
+        ...
+
+    async def compact(self, name: str) -> SessionSummary:
+        """Permit the next rewrite of its history, once."""
+        ...
+
+    async def explain(self, name: str) -> tuple[Explanation, ...]:
+        """Its last rewrites, refused or let through; the oldest comes first."""
+        ...
 
     async def delete(self, name: str) -> None:
         """Its turns leave the ledger, its state the store. Raises Conflict while a turn runs."""

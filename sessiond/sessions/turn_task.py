@@ -19,15 +19,20 @@ from sessiond.errors import (
     SessiondError,
     Unavailable,
 )
+from sessiond.metrics import REFUSALS, REWRITES
 from sessiond.sessions.boundaries import boundaries_of
-from sessiond.sessions.composition import Composition, compose
+from sessiond.sessions.composition import Composer, Composition
 from sessiond.sessions.execution import Execution, Landed, Machine, Outcome, Places
-from sessiond.sessions.miss import find_miss
+from sessiond.sessions.explanation import ContextEditRejected, Explanation, Explanations
+from sessiond.sessions.miss import expected_position, find_miss, miss_of
+from sessiond.sessions.pinned import Pinned, front_texts
 from sessiond.sessions.placement import places
 from sessiond.sessions.plan import source_of
 from sessiond.sessions.prompt import PromptRenderer
 from sessiond.sessions.register import Register
 from sessiond.sessions.report import count, log, report_of
+from sessiond.sessions.review import Reviewer
+from sessiond.sessions.rules import Rules
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.transcript import Content, Text, title
 from sessiond.sessions.tree import SessionTree, Turn, TurnStats
@@ -46,6 +51,23 @@ class Workshop:
     register: Register
     turnstile: Turnstile
     tokenizer: str
+    rules: Rules
+    explanations: Explanations
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What a turn will be, while the tree has no more than these `turns`.
+
+    `content` is what the client said; with the front that stays, and notes, where one is pinned.
+    """
+
+    tree: SessionTree
+    turns: int
+    content: Content
+    composed: Composition
+    pinned: Pinned | None
+    rewrite: Explanation | None
 
 
 class TurnTask:
@@ -65,7 +87,7 @@ class TurnTask:
         self._request = request
         self._workshop_of = workshop
         self._new: SessionRecord | None = None
-        self._decided: tuple[SessionTree, int, Composition] | None = None
+        self._decided: _Decided | None = None
         self._queue: asyncio.Queue[TurnEvent | SessiondError | None] = asyncio.Queue()
         self._execution: Execution | None = None
         self._cancelled = False
@@ -102,7 +124,7 @@ class TurnTask:
     async def decide(self, shop: Workshop) -> None:
         """What needs the tokenizer but no evaluation. Raises InvalidRequest and its kin."""
         tree = await shop.register.tree(self.session)
-        self._compose(shop, tree, self._record(shop.register))
+        self._decide(shop, tree, self._record(shop.register))
 
     async def run(self, ready: Callable[[], Awaitable[None]]) -> None:
         """The task's body. `ready` waits for the model."""
@@ -127,9 +149,10 @@ class TurnTask:
                 raise Unavailable("The turn was cancelled before it began.")
             record = self._record(shop.register)
             tree = await shop.register.tree(self.session)
-            composed = self._compose(shop, tree, record)
+            decided = self._decide(shop, tree, record)
+            composed = decided.composed
             shop.machine.saver.active()
-            execution = self._execution = self._prepare(shop, tree, composed, record)
+            execution = self._execution = self._prepare(shop, tree, decided, record)
             outcome = await execution.run(
                 self._request.sampling,
                 self._ending(shop, composed),
@@ -137,7 +160,7 @@ class TurnTask:
                 self._emit,
             )
             shop.machine.saver.active()
-            await self._settle(shop, record, tree, composed, outcome)
+            await self._settle(shop, record, tree, decided, outcome)
 
     def _record(self, register: Register) -> SessionRecord:
         """The session's; a new one, in memory only, for an unknown name."""
@@ -150,36 +173,70 @@ class TurnTask:
             )
         return self._new
 
-    def _compose(self, shop: Workshop, tree: SessionTree, record: SessionRecord) -> Composition:
-        if self._decided is not None:
-            decided_on, turns, composed = self._decided
-            if decided_on is tree and turns == len(tree):
-                return composed
+    def _decide(self, shop: Workshop, tree: SessionTree, record: SessionRecord) -> _Decided:
+        """Raises InvalidRequest and its kin, ContextEditRejected among them."""
+        known = self._decided
+        if known is not None and known.tree is tree and known.turns == len(tree):
+            return known
         now = datetime.fromtimestamp(record.created).astimezone()
-        content = self._request.content
-        composed = compose(content, tree, shop.renderer, shop.tokenizer, now)
+        pinned = self._pinned(shop, tree, record)
+        content = pinned.content if pinned else self._request.content
+        composer = Composer(shop.renderer, shop.tokenizer, now, shop.rules.reasoning)
+        composed = composer.compose(content, tree)
         check_length(len(composed.prompt), shop.machine.limit, content)
-        self._decided = (tree, len(tree), composed)
-        return composed
+        rewrite = self._review(shop, tree, record, content, composed)
+        self._decided = _Decided(tree, len(tree), content, composed, pinned, rewrite)
+        return self._decided
+
+    def _pinned(self, shop: Workshop, tree: SessionTree, record: SessionRecord) -> Pinned | None:
+        names = shop.rules.pinned_front_of(record)
+        return shop.register.fronts.pin(self._request.content, names, tree)
+
+    def _review(
+        self,
+        shop: Workshop,
+        tree: SessionTree,
+        record: SessionRecord,
+        content: Content,
+        composed: Composition,
+    ) -> Explanation | None:
+        reviewer = Reviewer(
+            session=record.name,
+            policy=shop.rules.policy_of(record, self._request.policy),
+            declared=self._request.compact or record.may_compact,
+            max_rewind=shop.rules.max_rewind,
+            renderer=shop.renderer,
+            tokenizer=shop.tokenizer,
+            rates=shop.machine.rates,
+            now=datetime.fromtimestamp(record.created).astimezone(),
+        )
+        rewrite = reviewer.review(content, composed, tree)
+        if rewrite is not None and rewrite.outcome == "refused":
+            REFUSALS.labels(rewrite.cause).inc()
+            shop.explanations.add(record.id, rewrite)
+            raise ContextEditRejected(record.name, rewrite)
+        return rewrite
 
     def _prepare(
-        self, shop: Workshop, tree: SessionTree, composed: Composition, record: SessionRecord
+        self, shop: Workshop, tree: SessionTree, decided: _Decided, record: SessionRecord
     ) -> Execution:
+        composed = decided.composed
         root = tree.next_number if composed.parent is None else tree.path(composed.parent)[0].number
-        owner, places = Owner(record.id, root), self._places(shop, tree, composed, record)
-        execution = Execution(shop.machine, owner, composed.prompt, places)
+        owner, places = Owner(record.id, root), self._places(shop, tree, decided, record)
+        enough = expected_position(composed.known, composed.prompt, len(composed.prompt) - 1)
+        execution = Execution(shop.machine, owner, composed.prompt, places, enough)
         if self._cancelled:
             execution.cancel()
         return execution
 
     def _places(
-        self, shop: Workshop, tree: SessionTree, composed: Composition, record: SessionRecord
+        self, shop: Workshop, tree: SessionTree, decided: _Decided, record: SessionRecord
     ) -> Places:
         """Where to capture, once it is known where the evaluation begins."""
         now = datetime.fromtimestamp(record.created).astimezone()
+        composed, content = decided.composed, decided.content
 
         def at(landing: int) -> Mapping[int, int]:
-            content = self._request.content
             found = boundaries_of(content, composed, tree, shop.renderer, now, landing)
             return {
                 place.position: place.rank for place in places(len(composed.prompt), landing, found)
@@ -204,21 +261,40 @@ class TurnTask:
         shop: Workshop,
         record: SessionRecord,
         tree: SessionTree,
-        composed: Composition,
+        decided: _Decided,
         outcome: Outcome,
     ) -> None:
-        landed, ended = outcome.landed, outcome.ended
+        landed, ended, composed = outcome.landed, outcome.ended, decided.composed
         if ended.reason == "cancelled" and not ended.tokens:
             raise Unavailable("The turn was cancelled before its first token.")
-        miss = find_miss(composed, landed, shop.machine.memory, shop.machine.fingerprint)
+        miss = miss_of(decided.rewrite, composed, landed) or find_miss(
+            composed, landed, shop.machine.memory, shop.machine.fingerprint
+        )
         stats = self._stats(composed, landed, ended, miss)
         turn = _turn(shop, tree, composed, ended, stats)
         record = replace(record, title=record.title or title(composed.content))
-        saved = await shop.register.commit(record, tree, turn)
+        saved = await self._commit(shop, record, tree, turn, decided)
         report = report_of(record, tree, turn, landed, ended, saved)
         count(report, shop.register.unsaved)
         log(record, report)
         self._queue.put_nowait(Finished(ended.text, report))
+
+    async def _commit(
+        self,
+        shop: Workshop,
+        record: SessionRecord,
+        tree: SessionTree,
+        turn: Turn,
+        decided: _Decided,
+    ) -> bool:
+        rewrite, pinned = decided.rewrite, decided.pinned
+        if pinned is not None:
+            await shop.register.keep_front(pinned.key, front_texts(pinned.content))
+        if rewrite is not None:
+            shop.explanations.add(record.id, replace(rewrite, turn=turn.number))
+            REWRITES.labels(rewrite.outcome, rewrite.cause).inc()
+        compacts = rewrite is not None and rewrite.outcome == "compacted"
+        return await shop.register.commit(record, tree, turn, compacts=compacts)
 
     def _stats(
         self, composed: Composition, landed: Landed, ended: Ended, miss: Miss | None
