@@ -8,12 +8,14 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sessiond.engine.events import Delta, Logprob, Progress, TokenLogprob
-from sessiond.errors import Conflict, SessionNotFound
+from sessiond.errors import Conflict, NotFound, SessionNotFound
+from sessiond.sessions.explanation import Explanation
 from sessiond.sessions.turn import (
     Finished,
     Health,
     OpenTurn,
     ResumeReport,
+    SessionChange,
     SessionSummary,
     TranscriptMessage,
     TurnEvent,
@@ -78,6 +80,7 @@ class ScriptedTurns:
     unended: bool = False
     requests: list[TurnRequest] = field(default_factory=list)
     sessions: dict[str, SessionSummary] = field(default_factory=dict)
+    explanations: tuple[Explanation, ...] = ()
     started: int = 0
     pulled: int = 0
     closed: int = 0
@@ -140,16 +143,36 @@ class ScriptedTurns:
             raise SessionNotFound("There is no such session.", param="name")
         return self.sessions[name]
 
-    async def create(self, name: str, policy: str | None) -> SessionSummary:
+    async def create(self, name: str, change: SessionChange) -> SessionSummary:
         self._fail()
         if name in self.sessions:
             raise Conflict("The name is taken.", param="name")
-        self.sessions[name] = session_summary(name, policy or "append-only")
+        self.sessions[name] = session_summary(name, change.policy or "append-only")
+        return await self.update(name, change)
+
+    async def update(self, name: str, change: SessionChange) -> SessionSummary:
+        known = await self.summary(name)
+        policy = change.policy or known.policy
+        pinned = known.pinned_front if change.pinned_front is None else change.pinned_front
+        self.sessions[name] = replace(known, policy=policy, pinned_front=pinned)
         return self.sessions[name]
 
-    async def update(self, name: str, policy: str | None) -> SessionSummary:
-        self.sessions[name] = replace(await self.summary(name), policy=policy or "append-only")
+    async def fork(self, name: str, new: str, at: int | None) -> SessionSummary:
+        known = await self.summary(name)
+        if at not in (None, 1):
+            raise NotFound("There is no such turn.", param="at")
+        if new in self.sessions:
+            raise Conflict("The name is taken.", param="name")
+        self.sessions[new] = replace(known, name=new)
+        return self.sessions[new]
+
+    async def compact(self, name: str) -> SessionSummary:
+        self.sessions[name] = replace(await self.summary(name), may_compact=True)
         return self.sessions[name]
+
+    async def explain(self, name: str) -> tuple[Explanation, ...]:
+        await self.summary(name)
+        return self.explanations
 
     async def delete(self, name: str) -> None:
         await self.summary(name)

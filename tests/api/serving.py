@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 
 from sessiond.api.app import create_app
 from sessiond.api.listening import listen_tcp
@@ -48,6 +48,32 @@ def served(turns: Turns, config: ApiConfig | None = None) -> Generator[str, None
         loops[0].call_soon_threadsafe(stop.set)
         thread.join(10)
     assert codes == [0]
+
+
+@asynccontextmanager
+async def serving(turns: Turns, config: ApiConfig | None = None) -> AsyncGenerator[str, None]:
+    """As `served`, on the loop that runs: for turns that belong to it."""
+    bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+
+    async def nothing() -> None:
+        return None
+
+    server = asyncio.create_task(
+        run_server(
+            create_app(turns, config or ApiConfig()),
+            listen_tcp("127.0.0.1", 0),
+            on_stop=nothing,
+            on_bound=lambda addresses: bound.set_result(addresses[0]),
+            stop=stop,
+            grace=2,
+        )
+    )
+    try:
+        yield await asyncio.wait_for(bound, 10)
+    finally:
+        stop.set()
+        assert await asyncio.wait_for(server, 10) == 0
 
 
 def until(true: Callable[[], object], seconds: float = 5.0) -> None:

@@ -40,7 +40,7 @@ def routes() -> list[tuple[str, str]]:
         for method in methods
         if not path.endswith(("/health", "/metrics"))
     ]
-    assert len(found) == 2 * 13
+    assert len(found) == 2 * 16
     return found
 
 
@@ -49,7 +49,7 @@ def body_for(method: str, path: str) -> dict[str, object] | None:
         return CHAT
     if path.endswith("completions"):
         return {"prompt": "CANARY"}
-    if path.endswith("sessions") and method == "POST":
+    if path.endswith(("sessions", "/fork")) and method == "POST":
         return {"name": "n"}
     return {"policy": "fork"} if method == "PATCH" else None
 

@@ -69,6 +69,9 @@ def test_resume_turns_and_transcript_in_the_contracts_words(
         ("DELETE", ""),
         ("POST", "/resume"),
         ("POST", "/park"),
+        ("POST", "/fork"),
+        ("POST", "/compact"),
+        ("GET", "/explain"),
         ("GET", "/turns"),
         ("GET", "/transcript"),
     ],
@@ -76,7 +79,9 @@ def test_resume_turns_and_transcript_in_the_contracts_words(
 def test_an_unknown_session_is_not_found(
     client: httpx.Client, turns: ScriptedTurns, root: str, method: str, tail: str
 ) -> None:
-    body = {"policy": "fork"} if method == "PATCH" else None
+    body = {"PATCH": {"policy": "fork"}, "POST/fork": {"name": "new"}}.get(
+        method if method == "PATCH" else f"{method}{tail}"
+    )
     response = client.request(method, f"{root}/nobody{tail}", json=body)
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "session_not_found"
@@ -90,6 +95,11 @@ def test_an_unknown_session_is_not_found(
         ({"name": "a/b"}, "name"),
         ({"name": 5}, "name"),
         ({"name": "n", "policy": "strict"}, "policy"),
+        ({"name": "n", "policy": "default"}, "policy"),
+        ({"name": "n", "pinned_front": "clock"}, "pinned_front"),
+        ({"name": "n", "pinned_front": ["clock"] * 33}, "pinned_front"),
+        ({"name": "n", "pinned_front": ["x" * 501]}, "pinned_front[0]"),
+        ({"name": "n", "pinned_front": ["default", "clock"]}, "pinned_front"),
     ],
 )
 def test_a_bad_new_session_names_its_field(
@@ -100,6 +110,20 @@ def test_a_bad_new_session_names_its_field(
     assert turns.sessions == {}
 
 
-def test_a_change_needs_a_policy(client: httpx.Client, turns: ScriptedTurns, root: str) -> None:
-    client.post(root, json={"name": "n"})
-    assert client.patch(f"{root}/n", json={}).json()["error"]["param"] == "policy"
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "policy"),
+        ({"colour": "red"}, "policy"),
+        ({"policy": None, "pinned_front": None}, "policy"),
+        ({"policy": "strict"}, "policy"),
+        ({"pinned_front": ["default", "clock"]}, "pinned_front"),
+    ],
+)
+def test_a_change_that_says_nothing_or_nonsense_is_refused(
+    client: httpx.Client, turns: ScriptedTurns, root: str, body: dict[str, object], param: str
+) -> None:
+    before = client.post(root, json={"name": "n"}).json()
+    refused = client.patch(f"{root}/n", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert client.get(f"{root}/n").json() == before

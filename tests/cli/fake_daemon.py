@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._serve()
 
-    do_POST = do_DELETE = do_GET
+    do_POST = do_PATCH = do_DELETE = do_GET
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -152,6 +152,8 @@ def session(name: str = "billing", **changes: object) -> Json:
         "back_in_ms": 400.0,
         "reason": "",
         "saved": True,
+        "pinned_front": [],
+        "may_compact": False,
     } | changes
 
 
@@ -169,6 +171,33 @@ def turn(number: int = 40, **changes: object) -> Json:
         "miss": None,
         "finish_reason": "stop",
         "ttft_ms": 85.0,
+        "created": time.time() - 200,
+    } | changes
+
+
+def rewrite(**changes: object) -> Json:
+    """A clock that moved in the system prompt, as `explain` tells of it."""
+    return {
+        "turn": None,
+        "outcome": "refused",
+        "cause": "clock",
+        "sentence": "The system prompt changed (clock 10:02 → 10:03).",
+        "message": 'Not sent: "billing" only accepts additions, and the system prompt changed.',
+        "param": "messages[0].content",
+        "first_diff": {
+            "message": 0,
+            "role": "system",
+            "field": "content",
+            "char": 412,
+            "token": 97,
+        },
+        "before": "…It is 10:02 in Berlin…",
+        "after": "…It is 10:03 in Berlin…",
+        "session_tokens": 41133,
+        "reusable_tokens": 97,
+        "discarded_tokens": 41036,
+        "estimated_prefill_ms": 88_123.4,
+        "ways": ["Start a new chat.", "sessiond set billing --policy fork   (go on beside it)"],
         "created": time.time() - 200,
     } | changes
 

@@ -37,13 +37,16 @@ def test_the_version_is_said_in_three_ways(cli: Cli) -> None:
 def test_without_a_command_there_is_help(cli: Cli) -> None:
     ran = cli()
     assert ran.code == 0
-    for command in ("serve", "list", "show", "resume", "new", "park", "rm", "verify", "version"):
+    shown = ("serve", "list", "show", "resume", "new", "set", "fork", "park", "rm", "explain")
+    for command in (*shown, "verify", "version"):
         assert f"  {command} " in ran.out
+    for alias in ("ls", "why"):
+        assert f"  {alias} " not in ran.out
     assert ran.out == cli.quick("--help").out
 
 
 def test_every_command_explains_itself(cli: Cli) -> None:
-    for command in ("show", "resume", "verify"):
+    for command in ("show", "resume", "set", "fork", "explain", "why", "verify"):
         ran = cli.quick(command, "--help")
         assert ran.code == 0
         assert "--json" in ran.out

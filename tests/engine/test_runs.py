@@ -10,6 +10,7 @@ import pytest
 from sessiond.engine.events import Delta, Progress
 from sessiond.engine.fake import END
 from sessiond.engine.memory import as_tokens
+from sessiond.engine.staging import Staging
 from sessiond.errors import DecodeFailed, EngineError
 from tests.engine.cores import (
     HYBRID,
@@ -347,3 +348,22 @@ def test_runs_at_once_say_what_they_say_one_after_the_other(memory: object) -> N
         ended(events).tokens for events in alone
     ]
     assert max(len(batch) for batch in together.context.batches) == 3
+
+
+def test_staging_buffers_that_are_emptied_between_steps_last_for_any_number_of_captures() -> None:
+    pageable = []
+    for emptied in (True, False):
+        core = Desk(HYBRID).core
+        core.staging = Staging.open(1 << 12, 1 << 12)
+        core.start(run_of(0, prompt(640), captures=tuple(range(64, 640, 64))), lambda event: None)
+        taken = []
+        while core.busy:
+            core.step()
+            if emptied:
+                for capture in core.take_drained():
+                    taken.append(len(capture.tokens))
+                    capture.release()
+        assert core.captures.direct == 7
+        assert taken == ([64, 128, 192, 256, 320, 384, 448] if emptied else [])
+        pageable.append(core.captures.pageable)
+    assert pageable == [0, 5]

@@ -29,6 +29,7 @@ from sessiond.sessions.lifecycle import Lifecycle, Limits, Loaded
 from sessiond.sessions.rates import Rates
 from sessiond.sessions.register import Register
 from sessiond.sessions.residency import Residency
+from sessiond.sessions.rules import Rules
 from sessiond.sessions.saver import Saver
 from sessiond.sessions.transcript import Content, Text, read_chat
 from sessiond.sessions.turn import Finished, OpenTurn, SessionRef, TurnReport, TurnRequest
@@ -110,6 +111,7 @@ class Rig:
     quota: int = 1 << 34
     ring: int = 1 << 30
     limits: Limits = field(default_factory=lambda: Limits(drain=5.0))
+    rules: Rules = field(default_factory=Rules)
     whole: bool = False
     tokenizer: str | None = None
     limit: int | None = None
@@ -130,7 +132,7 @@ class Daemon:
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self.ledger = Ledger(rig.directory / "ledger.sqlite")
-        self.lifecycle = Lifecycle(Register(self.ledger), self._load, rig.limits)
+        self.lifecycle = Lifecycle(Register(self.ledger), self._load, rig.limits, rig.rules)
         self.machine: Machine
         self.context: RecordingContext
 
@@ -170,10 +172,13 @@ class Daemon:
         logprobs: int | None = None,
         named: bool = True,
         ignore_eos: bool = False,
+        tools: Sequence[dict[str, Any]] = (),
+        policy: str | None = None,
+        compact: bool = False,
     ) -> OpenTurn:
         """One turn, admitted. A string is a raw completion."""
         content: Content = (
-            Text(messages) if isinstance(messages, str) else read_chat(list(messages))
+            Text(messages) if isinstance(messages, str) else read_chat(list(messages), list(tools))
         )
         request = TurnRequest(
             SessionRef(session, named=named and session is not None),
@@ -181,6 +186,8 @@ class Daemon:
             sampling,
             Ending(max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos),
             logprobs,
+            policy,
+            compact,
         )
         return await self.lifecycle.open(request)
 
@@ -194,6 +201,9 @@ class Daemon:
         stop: tuple[str, ...] = (),
         logprobs: int | None = None,
         named: bool = True,
+        tools: Sequence[dict[str, Any]] = (),
+        policy: str | None = None,
+        compact: bool = False,
     ) -> Reply:
         """One turn to its end. A string is a raw completion."""
         opened = await self.open(
@@ -204,6 +214,9 @@ class Daemon:
             stop=stop,
             logprobs=logprobs,
             named=named,
+            tools=tools,
+            policy=policy,
+            compact=compact,
         )
         before = len(self.context.rows)
         finished: Finished | None = None

@@ -19,7 +19,7 @@ from sessiond.errors import (
 )
 from sessiond.sessions.ledger import Ledger
 from sessiond.sessions.lifecycle import Limits, Loaded
-from sessiond.sessions.turn import Finished, OpenTurn
+from sessiond.sessions.turn import Finished, OpenTurn, SessionChange
 from tests.rig import Daemon, Rig
 from tests.sessions.kinds import chat, control, rig_of
 from tests.sessions.talk import Talk, checked
@@ -105,7 +105,7 @@ async def test_a_session_made_while_its_first_turn_runs_takes_the_turn(state_dir
     rig = rig_of("attention", state_dir)
     async with rig.daemon() as daemon:
         opened = await daemon.open("new", chat("Hi"))
-        await daemon.lifecycle.create("new", "fork")
+        await daemon.lifecycle.create("new", SessionChange("fork"))
         assert (await finished(opened)).report.saved
     async with rig.daemon() as daemon:
         summary = await daemon.lifecycle.summary("new")
@@ -117,7 +117,7 @@ async def test_a_policy_set_while_a_turn_runs_stays(state_dir: Path) -> None:
         talk = Talk("attention")
         await talk.turns(daemon, 1)
         opened = await daemon.open("talk", [*talk.messages, {"role": "user", "content": "Hi"}])
-        await daemon.lifecycle.update("talk", "fork")
+        await daemon.lifecycle.update("talk", SessionChange("fork"))
         await finished(opened)
         assert (await daemon.lifecycle.summary("talk")).policy == "fork"
 

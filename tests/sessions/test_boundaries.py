@@ -16,7 +16,7 @@ from sessiond.chat.template import ChatTemplate
 from sessiond.engine.fake import FakeModel
 from sessiond.engine.memory import common_prefix
 from sessiond.sessions.boundaries import boundaries_of, line_boundaries
-from sessiond.sessions.composition import Composition, compose
+from sessiond.sessions.composition import Composer, Composition
 from sessiond.sessions.prompt import Boundaries
 from sessiond.sessions.transcript import Chat, Content, Message, Text
 from sessiond.sessions.tree import SessionTree
@@ -46,7 +46,7 @@ class Talk:
         self.chat = Chat((Message("system", "be brief"),), tools)
 
     def composed(self, content: Content) -> Composition:
-        return compose(content, self.tree, self.renderer, "vocabulary", NOW)
+        return Composer(self.renderer, "vocabulary", NOW).compose(content, self.tree)
 
     def boundaries(self, content: Content, landing: int = 0) -> Boundaries:
         composed = self.composed(content)

@@ -10,6 +10,7 @@ import pytest
 from sessiond.engine.fingerprint import Fingerprint
 from sessiond.engine.memory import common_prefix
 from sessiond.errors import Conflict, SessionNotFound
+from sessiond.sessions.turn import SessionChange
 from sessiond.store.chain import BLOCK_TOKENS
 from tests.rig import Daemon
 from tests.sessions.kinds import KINDS, MEMORIES, chat, prompt_of, rig_of
@@ -23,7 +24,7 @@ async def test_unknown_names_are_said(state_dir: Path) -> None:
         life = daemon.lifecycle
         for asked in (
             life.summary("nobody"),
-            life.update("nobody", "fork"),
+            life.update("nobody", SessionChange("fork")),
             life.delete("nobody"),
             life.resume("nobody"),
             life.park("nobody"),
@@ -112,13 +113,13 @@ async def test_a_resume_with_another_model_evaluates_the_ledger(state_dir: Path,
 
 async def test_resuming_a_session_without_turns(state_dir: Path) -> None:
     async with rig_of("attention", state_dir).daemon() as daemon:
-        made = await daemon.lifecycle.create("new", None)
+        made = await daemon.lifecycle.create("new", SessionChange())
         assert (made.turns, made.tokens, made.state) == (0, 0, "ledger")
         resumed = await daemon.lifecycle.resume("new")
         assert (resumed.source, resumed.tokens) == ("new", 0)
         assert (await daemon.lifecycle.park("new")).turns == 0
         with pytest.raises(Conflict):
-            await daemon.lifecycle.create("new", None)
+            await daemon.lifecycle.create("new", SessionChange())
         assert (await daemon.say("new", chat("Hi"))).report.turn == 1
 
 

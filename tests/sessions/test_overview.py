@@ -11,7 +11,7 @@ import pytest
 from sessiond.sessions import register
 from sessiond.sessions.ledger import Ledger
 from sessiond.sessions.schema import SessionRecord
-from sessiond.sessions.turn import SessionSummary
+from sessiond.sessions.turn import SessionChange, SessionSummary
 from tests.rig import Rig
 from tests.sessions.kinds import chat, rig_of
 from tests.sessions.talk import Talk
@@ -70,7 +70,7 @@ async def test_what_changes_is_seen(state_dir: Path) -> None:
         saved = await daemon.lifecycle.summary("talk")
         assert saved == replace(before, bytes=saved.bytes)
         assert saved.bytes > 0
-        await daemon.lifecycle.update("talk", "fork")
+        await daemon.lifecycle.update("talk", SessionChange("fork"))
         assert (await daemon.lifecycle.summary("talk")).policy == "fork"
         await daemon.lifecycle.park("talk")
         assert (await daemon.lifecycle.summary("talk")).state == "disk"

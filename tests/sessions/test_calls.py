@@ -1,0 +1,134 @@
+"""Tool calls in a reply are known, however a model writes them; other text stays text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessiond.sessions.calls.formats import take_calls
+from sessiond.sessions.echo import visible
+from sessiond.sessions.transcript import digest, read_message
+
+ARGUMENTS = {"path": "/a b", "limit": 3}
+WRITTEN = {
+    "json in tags": '<tool_call>{"arguments":{"limit":3,"path":"/a b"},"name":"read"}</tool_call>',
+    "tags": "<tool_call>\n<function=read>\n<parameter=path>\n/a b\n</parameter>\n"
+    "<parameter=limit>3</parameter>\n</function>\n</tool_call>",
+    "tags without a frame": "<function=read><parameter=path>/a b</parameter>"
+    "<parameter=limit>3</parameter></function>",
+    "json in a function": '<function=read>{"path": "/a b", "limit": 3}</function>',
+    "cut off after the call": '<tool_call>{"name":"read","arguments":{"path":"/a b","limit":3}}',
+    "json": '{"type": "function", "name": "read", "parameters": {"path": "/a b", "limit": 3}}',
+    "json after a mark": '<|python_tag|>{"name":"read","arguments":{"path":"/a b","limit":3}}',
+    "json as a string": '{"name": "read", "arguments": "{\\"path\\": \\"/a b\\", \\"limit\\": 3}"}',
+    "a list": '[{"name": "read", "arguments": {"path": "/a b", "limit": 3}}]',
+    "a marked list": '[TOOL_CALLS] [{"name": "read", "arguments": {"path": "/a b", "limit": 3}}]',
+    "a marked name": '[TOOL_CALLS]read[CALL_ID]abcdefghi[ARGS]{"path": "/a b", "limit": 3}',
+    "code": "```tool_code\nprint(read(path='/a b', limit=3))\n```",
+    "a list of code": '[read(limit=3, path="/a b")]',
+    "a channel": "<|channel|>commentary to=functions.read <|constrain|>json<|message|>"
+    '{"path": "/a b", "limit": 3}<|call|>',
+    "a channel named late": "<|start|>assistant to=functions.read<|channel|>commentary json"
+    "<|message|>"
+    '{"path": "/a b", "limit": 3}',
+}
+
+
+def parsed(arguments: object, name: str = "read", content: str | None = None) -> bytes:
+    call = {"id": "x", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return digest(read_message({"role": "assistant", "content": content, "tool_calls": [call]}))
+
+
+def said(text: str) -> bytes:
+    return digest(read_message({"role": "assistant", "content": text}))
+
+
+@pytest.mark.parametrize("raw", WRITTEN.values(), ids=WRITTEN)
+def test_a_call_is_the_same_written_and_parsed(raw: str) -> None:
+    for thought in ("", "<think>Hm.</think>\n", "[THINK]Hm.[/THINK]"):
+        assert said(thought + raw) == parsed(ARGUMENTS)
+    assert said(raw) != parsed(ARGUMENTS | {"limit": 4})
+    assert said(raw) != parsed(ARGUMENTS, name="write")
+    assert said(raw) != parsed(ARGUMENTS, content="Reading.")
+    assert said(raw) != said("")
+
+
+@pytest.mark.parametrize(
+    ("raw", "arguments"),
+    [
+        ('<parameter=content>\n{"a": [1, 2]}\n</parameter>', {"content": '{"a": [1, 2]}'}),
+        ('<parameter=content>\n{"a": [1, 2]}\n</parameter>', {"content": {"a": [1, 2]}}),
+        ("<parameter=content>42</parameter>", {"content": "42"}),
+        ("<parameter=content>true</parameter>", {"content": True}),
+        ('<parameter=content>"42"</parameter>', {"content": '"42"'}),
+        ("<parameter=content>\n a\n\nb \n</parameter>", {"content": " a\n\nb "}),
+    ],
+)
+def test_values_without_a_type_are_what_the_schema_makes_of_them(
+    raw: str, arguments: dict[str, Any]
+) -> None:
+    assert said(f"<tool_call><function=read>{raw}</function></tool_call>") == parsed(arguments)
+
+
+def test_what_is_said_beside_calls_counts_and_calls_keep_their_order() -> None:
+    one, other = (f'<tool_call>{{"name": "{n}", "arguments": {{}}}}</tool_call>' for n in "ab")
+    assert visible(f"Now.\n{one}\n{other}").text == "Now."
+    assert [call.name for call in visible(one + other).calls] == ["a", "b"]
+    assert said(one + other) != said(other + one)
+    harmony = "<|channel|>commentary<|message|>Now.<|end|><|start|>assistant" + (
+        "<|channel|>commentary to=functions.read json<|message|>{}<|call|>"
+    )
+    assert said(harmony) == parsed({}, content="Now.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "Ada", "age": 36}',
+        '{"name": "read"}',
+        '{"name": "read", "arguments": "all of them"}',
+        '{"name": "read", "arguments": {}, "why": "because"}',
+        '{"name": "two words", "arguments": {}}',
+        'It is {"name": "read", "arguments": {}}',
+        '[{"name": "read", "arguments": {}}, 1]',
+        "[1, 2, 3]",
+        "[]",
+        "[the docs](https://example.org)",
+        "[read(path)]",
+        "[read(path=open('x'))]",
+        "[TOOL_CALLS] read the file",
+        "<tool_call>read the file</tool_call>",
+        "<tool_call>[1]</tool_call>",
+        "Write <function name> and </function> around it.",
+        "```tool_code\nimport os\n```",
+        "```tool_code\nfor x in y: read()\n```",
+        "```python\nread(path='/a')\n```",
+        "Send it to=functions.read or so",
+        "<|channel|>commentary to=functions.read<|message|>not json<|call|>",
+    ],
+)
+def test_text_that_only_looks_like_a_call_stays_text(text: str) -> None:
+    assert take_calls(text) == (text, ())
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<function=a>" * 20_000,
+        "<tool_call>" * 20_000,
+        "<tool_call><function=a>" + "<parameter=b>" * 20_000 + "</tool_call>",
+        "[TOOL_CALLS]" * 20_000,
+        "{" * 100_000,
+        "[" + "a(" * 20_000 + ")]",
+        "[a(b=" + "-" * 50_000 + "1)]",
+        "[a(b=" + "1+" * 50_000 + "1)]",
+        "[" + "a." * 20_000 + "b()]",
+        "to=functions.a" * 20_000,
+        "```tool_code\n" * 20_000,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_text_made_to_be_hard_is_read(text: str) -> None:
+    take_calls(text)

@@ -1,0 +1,371 @@
+"""A front that stays: what is volatile in it costs nothing, and the model is told of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sessiond.errors import InvalidRequest
+from sessiond.sessions.explanation import ContextEditRejected
+from sessiond.sessions.news import HEADING, News
+from sessiond.sessions.rules import Rules
+from sessiond.sessions.turn import SessionChange
+from sessiond.sessions.volatility import Volatility
+from tests.rig import Daemon, Reply, Rig
+from tests.sessions.families import spelled
+from tests.sessions.kinds import FRONT, KINDS, Messages, chat, prompt_of, rig_of
+from tests.sessions.talk import Between, interrupted
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+contrasts = pytest.mark.parametrize("kind", ["attention", "hybrid+swa"])
+ALL = ("clock", "date", "id")
+TOLD = f"\n\n{HEADING}\n"
+
+
+def front(minute: int, state: str = "off") -> str:
+    states = f"- names: Lamp\n  state: {state}\n- names: Fan\n  state: off"
+    return f"{FRONT}\nIt is 10:{minute:02}.\n{states}"
+
+
+def clock(minute: int) -> str:
+    return f"{TOLD}It is 10:{minute:02}."
+
+
+def pinned(kind: str, directory: Path, *patterns: str) -> Rig:
+    rig = rig_of(kind, directory)
+    rig.rules = Rules(pinned_front=patterns or ("clock",))
+    return rig
+
+
+def standing(reply: Reply) -> int:
+    report = reply.report
+    unevaluated = report.finish_reason == "length"
+    return report.prompt_tokens + report.completion_tokens - unevaluated
+
+
+def with_front(messages: Messages, text: str) -> Messages:
+    return [{"role": "system", "content": text}, *messages[1:]]
+
+
+async def prompt_text(daemon: Daemon, session: str, reply: Reply) -> str:
+    """What the model read."""
+    tree = await daemon.lifecycle._register.tree(session)
+    path = tree.path_tokens(reply.report.turn)
+    return spelled(path[: reply.report.prompt_tokens])
+
+
+def new_text(told: str, question: str) -> str:
+    return f"<|im_end|>\n<|im_start|>user\n{question}{told}<|im_end|>\n<|im_start|>assistant\n"
+
+
+@each_kind
+@pytest.mark.parametrize("between", ["nothing", "stop", "kill"])
+async def test_a_clock_in_every_turn_costs_its_line(
+    state_dir: Path, kind: str, between: Between
+) -> None:
+    rig = pinned(kind, state_dir)
+    daemon = Daemon(rig)
+    await daemon.start()
+    messages, last = chat(front=front(0)), None
+    for minute in range(4):
+        if minute == 2:
+            daemon = await interrupted(rig, daemon, between, "house")
+        asked = [*with_front(messages, front(minute)), {"role": "user", "content": "And?"}]
+        reply = await daemon.say("house", asked)
+        if last is not None:
+            told = new_text(clock(minute), "And?")
+            assert reply.report.cached_tokens == standing(last)
+            assert reply.report.miss is None
+            text = await prompt_text(daemon, "house", reply)
+            assert text.endswith(told)
+            assert reply.report.prefilled_tokens <= len(told)
+            assert text.startswith(f"<|im_start|>system\n{front(0)}<|im_end|>")
+        last, messages = reply, [*asked, {"role": "assistant", "content": reply.text}]
+    text = await prompt_text(daemon, "house", reply)
+    assert [text.count(f"It is 10:0{minute}.") for minute in range(5)] == [1, 1, 1, 1, 0]
+    await daemon.kill()
+
+
+@each_kind
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_new_conversation_for_every_utterance_shares_the_first_front(
+    state_dir: Path, kind: str, restart: bool
+) -> None:
+    """What shares no front with another session begins behind the front of the first."""
+    rig = pinned(kind, state_dir)
+    daemon = Daemon(rig)
+    await daemon.start()
+    await daemon.say("utterance-0", chat("Lamp on?", front=front(0)), named=False)
+    for minute in range(1, 4):
+        if restart:
+            await daemon.stop()
+            daemon = Daemon(rig)
+            await daemon.start()
+        name = f"utterance-{minute}"
+        reply = await daemon.say(name, chat("Fan off?", front=front(minute)), named=False)
+        text = await prompt_text(daemon, name, reply)
+        assert text.startswith(f"<|im_start|>system\n{front(0)}<|im_end|>")
+        said = f"Fan off?{clock(minute)}<|im_end|>\n<|im_start|>assistant\n"
+        assert text.endswith(said)
+        header = len("<|im_start|>user\n")
+        assert reply.report.prefilled_tokens <= len(said) + header
+    await daemon.kill()
+
+
+@contrasts
+async def test_clients_that_name_no_session_find_theirs_again(state_dir: Path, kind: str) -> None:
+    async with pinned(kind, state_dir).daemon() as daemon:
+        first = await daemon.say(None, chat("One?", front=front(0)))
+        messages = chat("One?", first.text, "Two?", front=front(1))
+        reply = await daemon.say(None, messages)
+        assert reply.report.session == first.report.session
+        assert reply.report.cached_tokens == standing(first)
+
+
+@contrasts
+async def test_pinning_can_be_turned_on_for_a_session_with_turns(
+    state_dir: Path, kind: str
+) -> None:
+    async with rig_of(kind, state_dir).daemon() as daemon:
+        first = await daemon.say("house", chat("One?", front=front(0)))
+        messages = chat("One?", first.text, "Two?", front=front(1))
+        with pytest.raises(ContextEditRejected) as refused:
+            await daemon.say("house", messages)
+        assert refused.value.explanation.cause == "clock"
+        await daemon.lifecycle.update("house", SessionChange(pinned_front=("clock",)))
+        reply = await daemon.say("house", messages)
+        assert reply.report.cached_tokens == standing(first)
+        assert (await prompt_text(daemon, "house", reply)).endswith(new_text(clock(1), "Two?"))
+        await daemon.lifecycle.update("house", SessionChange(pinned_front=()))
+        with pytest.raises(ContextEditRejected):
+            await daemon.say("house", chat("One?", first.text, "Three?", front=front(2)))
+
+
+async def test_pinning_is_off_unless_asked_for(state_dir: Path) -> None:
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        first = await daemon.say("house", chat("One?", front=front(0)), named=False)
+        again = chat("One?", first.text, "Two?", front=front(1))
+        reply = await daemon.say("house", again, named=False)
+        assert reply.report.prefilled_tokens > len(front(0)) - len(FRONT)
+        text = await prompt_text(daemon, "house", reply)
+        assert TOLD not in text
+        assert text.startswith(f"<|im_start|>system\n{front(1)}<|im_end|>")
+
+
+async def test_the_configuration_holds_unless_the_session_says_otherwise(state_dir: Path) -> None:
+    async with pinned("attention", state_dir).daemon() as daemon:
+        await daemon.lifecycle.create("plain", SessionChange(pinned_front=()))
+        first = await daemon.say("plain", chat("One?", front=front(0)))
+        again = chat("One?", first.text, "Two?", front=front(1))
+        with pytest.raises(ContextEditRejected):
+            await daemon.say("plain", again)
+        await daemon.lifecycle.update("plain", SessionChange(pinned_front=("default",)))
+        assert (await daemon.say("plain", again)).report.cached_tokens == standing(first)
+
+
+async def test_what_is_the_same_again_is_not_told(state_dir: Path) -> None:
+    async with pinned("attention", state_dir).daemon() as daemon:
+        first = await daemon.say("house", chat("One?", front=front(0)))
+        same = chat("One?", first.text, "Two?", front=front(0))
+        reply = await daemon.say("house", same)
+        assert (await prompt_text(daemon, "house", reply)).endswith(new_text("", "Two?"))
+        assert (await daemon.say("house", same)).report.prefilled_tokens == 1
+
+
+async def test_a_retry_a_minute_later_is_told_the_new_time(state_dir: Path) -> None:
+    async with pinned("hybrid", state_dir).daemon() as daemon:
+        await daemon.say("house", chat("One?", front=front(0)))
+        reply = await daemon.say("house", chat("One?", front=front(1)))
+        assert (await prompt_text(daemon, "house", reply)).count("It is 10:01.") == 1
+        assert reply.report.prefilled_tokens <= len("One?" + clock(1)) + 40
+
+
+@contrasts
+async def test_a_tool_result_is_not_mixed_with_news(state_dir: Path, kind: str) -> None:
+    """They are told with the next user message."""
+    rig = pinned(kind, state_dir)
+    async with rig.daemon() as daemon:
+        first = await daemon.say("house", chat("One?", front=front(0)))
+        result = {"role": "tool", "tool_call_id": "1", "content": "on"}
+        messages = [*chat("One?", first.text, front=front(1)), result]
+        reply = await daemon.say("house", messages)
+        assert reply.report.cached_tokens == standing(first)
+        assert "It is 10:01" not in await prompt_text(daemon, "house", reply)
+        said = [{"role": "assistant", "content": reply.text}, {"role": "user", "content": "So?"}]
+        last = await daemon.say("house", [*with_front(messages, front(2)), *said])
+        assert last.report.cached_tokens == standing(reply)
+        assert (await prompt_text(daemon, "house", last)).count("It is 10:02.") == 1
+
+
+@contrasts
+async def test_a_real_change_is_still_refused(state_dir: Path, kind: str) -> None:
+    async with pinned(kind, state_dir).daemon() as daemon:
+        first = await daemon.say("house", chat("One?", front=front(0)))
+        evaluated = daemon.evaluated
+        for changed in (
+            front(1, state="on"),
+            front(1) + " Be rude.",
+            front(1).replace("It is", ""),
+        ):
+            with pytest.raises(ContextEditRejected) as refused:
+                await daemon.say("house", chat("One?", first.text, "Two?", front=changed))
+            assert refused.value.param == "messages[0].content"
+        assert daemon.evaluated == evaluated
+        assert len(await daemon.lifecycle.turns("house")) == 1
+
+
+async def test_another_tool_is_still_a_change(state_dir: Path) -> None:
+    tool = {"type": "function", "function": {"name": "light"}}
+    async with pinned("attention", state_dir).daemon() as daemon:
+        first = await daemon.say("house", chat("One?", front=front(0)), tools=[tool])
+        again = chat("One?", first.text, "Two?", front=front(1))
+        with pytest.raises(ContextEditRejected) as refused:
+            await daemon.say("house", again)
+        assert refused.value.param == "tools"
+
+
+@contrasts
+async def test_a_pattern_of_the_user_tells_with_what_belongs_to_it(
+    state_dir: Path, kind: str
+) -> None:
+    async with rig_of(kind, state_dir).daemon() as daemon:
+        change = SessionChange(pinned_front=("clock", r"(?<=state: )\w+$"))
+        await daemon.lifecycle.create("house", change)
+        first = await daemon.say("house", chat("One?", front=front(0)))
+        asked = chat("One?", first.text, "Two?", front=front(1, state="on"))
+        reply = await daemon.say("house", asked)
+        assert reply.report.cached_tokens == standing(first)
+        told = f"{clock(1)}\n- names: Lamp\n  state: on"
+        assert (await prompt_text(daemon, "house", reply)).endswith(new_text(told, "Two?"))
+
+
+@contrasts
+async def test_lines_that_began_with_other_fronts_keep_theirs(state_dir: Path, kind: str) -> None:
+    async with rig_of(kind, state_dir).daemon() as daemon:
+        await daemon.lifecycle.create("house", SessionChange("fork"))
+        first = await daemon.say("house", chat("One?", front=front(0)))
+        other = await daemon.say("house", chat("Something else?", front=front(1)))
+        await daemon.lifecycle.update("house", SessionChange(pinned_front=("clock",)))
+        again = chat("One?", first.text, "Two?", front=front(2))
+        assert (await daemon.say("house", again)).report.cached_tokens == standing(first)
+        again = chat("Something else?", other.text, "Two?", front=front(3))
+        assert (await daemon.say("house", again)).report.cached_tokens == standing(other)
+
+
+@contrasts
+@pytest.mark.parametrize("restart", [False, True])
+async def test_what_was_told_is_told_again_only_when_it_changes(
+    state_dir: Path, kind: str, restart: bool
+) -> None:
+    """On, still on, off again as in the front that stays, still off, on once more."""
+    rig = pinned(kind, state_dir, r"(?<=state: )\w+$")
+    daemon = Daemon(rig)
+    await daemon.start()
+    messages, notes = chat(front=front(0)), []
+    for state in ("off", "on", "on", "off", "off", "on"):
+        if restart:
+            await daemon.stop()
+            daemon = Daemon(rig)
+            await daemon.start()
+        asked = [*with_front(messages, front(0, state)), {"role": "user", "content": "And?"}]
+        reply = await daemon.say("house", asked)
+        _, _, question = (await prompt_text(daemon, "house", reply)).rpartition("And?")
+        notes.append(question.partition("<|im_end|>")[0].removeprefix(TOLD))
+        messages = [*asked, {"role": "assistant", "content": reply.text}]
+    lamp = "- names: Lamp\n  state: "
+    assert notes == ["", f"{lamp}on", "", f"{lamp}off", "", f"{lamp}on"]
+    await daemon.kill()
+
+
+def test_lines_that_look_alike_are_all_told() -> None:
+    words = Volatility(("[a-z]+$",))
+    front = ["It is red\nIt is red"]
+    note = News(front, ["It is blue\nIt is red"], words).after([])
+    assert note == f"{HEADING}\nIt is blue"
+    assert News(front, front, words).after([note]) == f"{HEADING}\nIt is red\nIt is red"
+
+
+def test_a_front_with_more_lines_tells_those_that_are_new() -> None:
+    anything = Volatility((r"(?s)red.*",))
+    news = News(["Now:\nred"], ["Now:\nred\n  blue\n    green"], anything)
+    assert news.after([]) == f"{HEADING}\nred\n  blue\n    green"
+
+
+async def test_only_the_front_is_pinned(state_dir: Path) -> None:
+    """A system message further down is a message like others."""
+    async with pinned("attention", state_dir).daemon() as daemon:
+        first = await daemon.say("house", chat("One?", front=front(0)))
+        later = {"role": "system", "content": "It is 11:00 in London."}
+        more = [later, {"role": "user", "content": "Two?"}]
+        messages = [*chat("One?", first.text, front=front(1)), *more]
+        reply = await daemon.say("house", messages)
+        assert reply.report.cached_tokens == standing(first)
+        text = await prompt_text(daemon, "house", reply)
+        assert later["content"] in text
+        assert text.count("It is 10:01.") == 1
+
+
+async def test_a_new_chat_takes_the_front_of_the_session_it_is_in(state_dir: Path) -> None:
+    async with pinned("attention", state_dir).daemon() as daemon:
+        await daemon.say("first", chat("One?", front=front(0)))
+        await daemon.lifecycle.create("other", SessionChange(pinned_front=()))
+        await daemon.say("other", chat("One?", front=front(7)))
+        await daemon.lifecycle.update("other", SessionChange(pinned_front=("clock",)))
+        reply = await daemon.say("other", chat("Begin anew?", front=front(9)))
+        shared = len(prompt_of(chat("", front=front(7)))) - 40
+        assert reply.report.cached_tokens >= shared
+        assert front(7) in await prompt_text(daemon, "other", reply)
+
+
+@pytest.mark.parametrize("pattern", ["(", "[", "", "x" * 501, "(?P<n>a)(?P<n", "*"])
+async def test_bad_patterns_are_named_when_they_are_set(state_dir: Path, pattern: str) -> None:
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        with pytest.raises(InvalidRequest) as refused:
+            await daemon.lifecycle.create("house", SessionChange(pinned_front=(pattern,)))
+        assert refused.value.param == "pinned_front"
+        assert pattern[:50] in str(refused.value) or len(pattern) > 500
+        with pytest.raises(InvalidRequest):
+            await daemon.lifecycle.create("house", SessionChange(pinned_front=("clock",) * 33))
+
+
+async def test_a_pattern_that_takes_for_ever_is_named_and_nothing_hangs(state_dir: Path) -> None:
+    slow = "(.*)" * 8 + r"\d"
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        await daemon.lifecycle.create("house", SessionChange(pinned_front=(slow,)))
+        text = "word " * 100
+        with pytest.raises(InvalidRequest, match=r"takes too long") as refused:
+            await daemon.say("house", chat("One?", front=text))
+        assert (refused.value.param, slow in str(refused.value)) == ("pinned_front", True)
+        await daemon.lifecycle.update("house", SessionChange(pinned_front=("clock",)))
+        assert (await daemon.say("house", chat("One?", front=text))).report.turn == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "before", "after", "same"),
+    [
+        (("clock",), "at 10:00 PM today", "at 9:59:59.123 pm today", True),
+        (("clock",), "at 10:00Z", "at 10:00+02:00", True),
+        (("clock",), "ratio 3:4", "ratio 3:5", False),
+        (("date",), "Monday, 3 March 2025", "Tuesday, 4 March 2025", True),
+        (("date",), "2025-03-03", "2026-12-31", True),
+        (("clock",), "2025-03-03", "2026-12-31", False),
+        (("date", "clock"), "2025-03-03T10:00:00Z", "2026-12-31T23:59:59Z", True),
+        (
+            ("id",),
+            "run 0f3b9a72-1c1d-4a3e-9d00-000000000001",
+            f"run {'a' * 8}-{'b1b1-' * 3}{'c' * 12}",
+            True,
+        ),
+        (("id",), "session ses_8a7b6c5d", "session ses_11223344", True),
+        (("id",), "the word internationally", "the word unintentionally", False),
+        (("clock",), "10:00 and 10:01", "10:00", False),
+        ((r"^mood: .*$",), "a\nmood: fine\nb", "a\nmood: not so fine\nb", True),
+        ((r"^mood: .*$",), "a\nmood: fine\nb", "a\nmood: fine\nc", False),
+    ],
+)
+def test_what_may_change_is_what_is_named(
+    names: tuple[str, ...], before: str, after: str, same: bool
+) -> None:
+    volatility = Volatility(names)
+    assert (volatility.mask(before) == volatility.mask(after)) == same
