@@ -150,13 +150,12 @@ def missing(kind: Kind, environment: Environment) -> list[Tool]:
 
 
 def command(kind: Kind, *, replace: bool) -> list[str]:
-    """The pip command. A GPU build always compiles: a cached wheel may be for another machine.
+    """The pip command. It always compiles: a cached wheel may be of other flags or machines.
 
     `replace`: another kind is installed, and the same version must be installed over it.
     """
     pip = [sys.executable, "-m", "pip", "install", "-c", str(ROOT / "constraints.txt")]
-    if kind.cmake:
-        pip += ["--no-binary", PACKAGE, "--no-cache-dir"]
+    pip += ["--no-binary", PACKAGE, "--no-cache-dir"]
     if replace:
         pip += ["--force-reinstall", "--no-deps"]
     return [*pip, PACKAGE]
@@ -193,8 +192,8 @@ def main() -> int:
         print(f"GPU={kind.name} needs {tool.name}: {tool.fix}", file=sys.stderr)
     if lacking or arguments.check:
         return 1 if lacking else 0
-    if kind.cmake:
-        print(f"Compiling llama.cpp with {kind.cmake}. This takes minutes.", file=sys.stderr)
+    how = f" with {kind.cmake}" if kind.cmake else ""
+    print(f"Compiling llama.cpp{how}. This takes minutes.", file=sys.stderr)
     pip = command(kind, replace=arguments.replace)
     return subprocess.run(pip, env=with_cmake(kind, os.environ)).returncode
 
