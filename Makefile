@@ -17,7 +17,7 @@ MODEL    ?= $(or $(firstword $(filter-out $(EMBEDDED),$(wildcard models/*.gguf))
 
 SOURCES := sessiond scripts $(wildcard tests)
 
-.PHONY: help run test check format demo bench proof-state proof-durability install dev clean
+.PHONY: help run test check format demo bench proof-state proof-durability proof-agents-load install dev clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -25,13 +25,14 @@ help:
 	@echo "make run                serve the model in models/ on http://127.0.0.1:8484 (ARGS= goes to serve)"
 	@echo "make run GPU=cuda MODEL=/path/to.gguf"
 	@echo "                        the same with llama.cpp built for a GPU: cuda, vulkan, rocm or metal"
-	@echo "make test               lint, types and all tests but the two long proofs below"
+	@echo "make test               lint, types and all tests but the long proofs below"
 	@echo "make check              lint and types only"
 	@echo "make format             let ruff format the code"
 	@echo "make demo               an agent talks, the daemon is killed, the talk goes on"
-	@echo "make bench              resume, decode, writes, captures and the ring, measured here"
+	@echo "make bench              resume, decode, writes, captures, the ring, many streams, measured here"
 	@echo "make proof-state        a restored state continues bit-identically"
 	@echo "make proof-durability   an acknowledged turn survives a crash"
+	@echo "make proof-agents-load  many agents at once never disturb one another"
 	@echo "make clean              remove .venv, caches and results (never models/)"
 	@echo "PYTHON=python3.12       another Python (3.11 or newer)"
 
@@ -63,8 +64,10 @@ bench: $(VENV)/.dev
 	@$(BIN)/python -m scripts.bench_writes
 	@$(BIN)/python -m scripts.bench_capture
 	@$(BIN)/python -m scripts.bench_ring
+	@$(BIN)/python -m scripts.bench_load
+	@$(BIN)/python -m scripts.bench_growth
 
-proof-state proof-durability: $(VENV)/.dev
+proof-state proof-durability proof-agents-load: $(VENV)/.dev
 	@$(BIN)/python -m scripts.fetch_models tests
 	@$(BIN)/python -m pytest -v -m $(subst -,_,$@) $(ARGS)
 

@@ -61,6 +61,12 @@ PROMPT_TOKENS = Counter(
 COMPLETION_TOKENS = Counter(
     "sessiond_completion_tokens_total", "Tokens generated.", registry=REGISTRY
 )
+EVALUATED = Counter(
+    "sessiond_evaluated_tokens_total",
+    "Tokens the model has evaluated by now, of running turns too: prefill or decode.",
+    ["phase"],
+    registry=REGISTRY,
+)
 MISSES = Counter(
     "sessiond_cache_miss_total",
     "Turns for which tokens evaluated before had to be evaluated again, by cause.",
@@ -71,6 +77,11 @@ MISSED_TOKENS = Counter(
     "sessiond_cache_miss_tokens_total",
     "Tokens that had to be evaluated again, by cause.",
     ["reason"],
+    registry=REGISTRY,
+)
+SUSPENDED = Counter(
+    "sessiond_turns_suspended_total",
+    "Running turns that were parked because the context had no free cells.",
     registry=REGISTRY,
 )
 REFUSALS = Counter(

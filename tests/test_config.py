@@ -51,6 +51,7 @@ policy = "append-only"
 auto_policy = "fork"
 max_rewind_tokens = 2048
 reasoning = "keep"
+step_budget = "200ms"
 park = "pressure"
 pinned_front = []
 keep = "30d"

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from scripts import bench_ring, bench_writes, decode_loops, results
+from scripts import bench_load, bench_ring, bench_writes, decode_loops, results
 from scripts.bench_resume import plain_copy
 from scripts.bench_ring import Asked, Level
 from scripts.bench_writes import growth
 from scripts.daemon import Daemon, DaemonFailed, events
 from scripts.fetch_models import ROOT
+from scripts.load_loops import Heard
 from scripts.results import Goal, spread
+from sessiond.engine.core import STEP_BUDGET_MS
 
 SCRIPTS = (
     "demo",
@@ -28,6 +30,8 @@ SCRIPTS = (
     "bench_stream",
     "bench_capture",
     "bench_ring",
+    "bench_load",
+    "bench_growth",
 )
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -113,6 +117,59 @@ def test_a_small_ring_costs_tokens_and_never_more_bytes(run: Run, hybrid_path: P
     assert 1 < quarter["returns_mean"]
     assert quarter["returns_of_prompt"] < 1
     assert quarter["appends"] == whole["appends"]
+
+
+def test_streams_are_compared_with_a_bare_loop(run: Run, hybrid_path: Path) -> None:
+    """One and two streams of the tiny hybrid. Result: rates of all, and a stream that went on."""
+    document: dict[str, Any] = json.loads(run("bench_load", "--quick", "--json").stdout)
+    rates, ratios = document["results"]["tokens_per_s"], document["results"]["of_better"]
+    for count in ("1", "2"):
+        for phase in ("prefill", "decode"):
+            median = {name: rate[0] for name, rate in rates[count][phase].items()}
+            assert set(median) == {"daemon", "engine", "bare"}
+            assert min(median.values()) > 0
+            wanted = pytest.approx(median["daemon"] / median["bare"])
+            assert ratios[count][phase]["daemon"] == wanted
+    for gap in document["results"]["gaps"]["hybrid-tiny"].values():
+        assert 0 < gap["median"][0] <= gap["longest"][0] <= gap["reading_ms"][0]
+        assert gap["budgets"] == pytest.approx(gap["longest"][2] / STEP_BUDGET_MS)
+    assert len(document["goals"]) == 2 * 2 * 2 + 2
+
+
+def test_llama_server_is_read_by_the_same_client(run: Run, hybrid_path: Path) -> None:
+    """A stand-in that speaks as it does. Result: it is the better one, and so the measure."""
+    binary = ROOT / "tests" / "llama_server.py"
+    said = run("bench_load", "--quick", "--json", "--llama-server", str(binary))
+    document: dict[str, Any] = json.loads(said.stdout)
+    rates, ratios = document["results"]["tokens_per_s"], document["results"]["of_better"]
+    for count in ("1", "2"):
+        rate = {name: rate[0] for name, rate in rates[count]["prefill"].items()}
+        assert rate["llama-server"] > rate["bare"]
+        of_better = rate["engine"] / rate["llama-server"]
+        assert ratios[count]["prefill"]["engine"] == pytest.approx(of_better)
+
+
+def test_rates_count_only_while_all_streams_do_the_same() -> None:
+    first, second = Heard(0.0, [1.0, 2.0, 3.0, 4.0]), Heard(0.5, [2.0, 2.5, 3.0])
+    assert bench_load.prefill_rate([first, second], 100) == pytest.approx(100.0)
+    assert bench_load.decode_rate([first, second]) == pytest.approx(3.0)
+
+
+def test_a_gap_is_from_the_last_token_before_to_the_first_of_the_other() -> None:
+    talking = Heard(0.0, [1.0, 2.0, 4.0, 4.5, 9.0])
+    assert bench_load.gaps(talking, Heard(2.5, [4.6])) == [2000.0, 500.0]
+
+
+def test_growth_is_told_for_two_sizes(run: Run) -> None:
+    """20 and 200 sessions. Result: all are listed, a session's state is found in its blocks."""
+    document: dict[str, Any] = json.loads(run("bench_growth", "--quick", "--json").stdout)
+    small, large = document["results"]["20"], document["results"]["200"]
+    assert (small["listed"], large["listed"]) == (20, 200)
+    assert (small["found"], large["found"]) == (small["tokens"], large["tokens"])
+    for costs in (small, large):
+        assert costs["command"] > costs["second_list"] > 0
+        assert min(costs["append"] + costs["begin"] + costs["strange"]) > 0
+    assert len(document["goals"]) == 5
 
 
 def test_a_curve_shows_mean_and_worst() -> None:

@@ -8,7 +8,14 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from sessiond.api.conversation import conversation
-from sessiond.api.generation import answer, identity_of, may_compact, model_namer, policy_of
+from sessiond.api.generation import (
+    answer,
+    idempotency_key,
+    identity_of,
+    may_compact,
+    model_namer,
+    policy_of,
+)
 from sessiond.api.logprobs import chat_logprobs
 from sessiond.api.reply import Json, Reply
 from sessiond.api.routing import Config, JsonRequest, JsonRoute, TheTurns
@@ -54,6 +61,7 @@ async def chat_completions(
         logprobs=body.alternatives(),
         policy=policy_of(request),
         compact=may_compact(request),
+        idempotency_key=idempotency_key(request),
     )
     reply = ChatReply(namer, include_usage=body.include_usage, progress=bool(body.return_progress))
     return await answer(request, turns, wanted, reply, config, stream=bool(body.stream))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from sessiond.api.generation import answer, identity_of, model_namer
+from sessiond.api.generation import answer, idempotency_key, identity_of, model_namer
 from sessiond.api.logprobs import completion_logprobs
 from sessiond.api.reply import Json, Reply
 from sessiond.api.routing import Config, JsonRequest, JsonRoute, TheTurns
@@ -47,6 +47,7 @@ async def completions(
         sampling=body.sampling(),
         ending=body.ending(),
         logprobs=body.logprobs,
+        idempotency_key=idempotency_key(request),
     )
     reply = CompletionReply(
         namer, include_usage=body.include_usage, progress=bool(body.return_progress)

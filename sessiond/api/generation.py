@@ -18,6 +18,7 @@ from sessiond.errors import EngineError, InvalidRequest, ModelNotFound
 from sessiond.sessions.turn import Finished, OpenTurn, SessionRef, TurnRequest, Turns
 
 CLIENT_CLOSED_REQUEST = 499
+KEY_LENGTH = 255
 
 
 def identity_of(request: Request, body: Mapping[str, object]) -> SessionRef:
@@ -36,6 +37,18 @@ def policy_of(request: Request) -> str | None:
 def may_compact(request: Request) -> bool:
     """Whether X-Session-Compact allows this request to rewrite history. Raises InvalidRequest."""
     return _choice(request, "X-Session-Compact", ("allow",)) is not None
+
+
+def idempotency_key(request: Request) -> str | None:
+    """Raises InvalidRequest."""
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and not 0 < len(key) <= KEY_LENGTH:
+        raise InvalidRequest(
+            "The Idempotency-Key is empty or too long.",
+            hint=f"Use 1 to {KEY_LENGTH} characters.",
+            param="Idempotency-Key",
+        )
+    return key
 
 
 def _choice(request: Request, header: str, known: Sequence[str]) -> str | None:

@@ -24,6 +24,7 @@ PLACES = {
     "explain": "explain:explain",
     "why": "explain:explain",
     "verify": "verify:verify",
+    "top": "top:top",
     "version": "version:version",
 }
 HIDDEN = frozenset({"ls", "why"})

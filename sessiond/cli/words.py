@@ -63,6 +63,8 @@ def missed(miss: Miss | None) -> str:
 
 def clean(text: str) -> str:
     """One line that cannot steer a terminal: titles come from clients and models."""
+    if text.isprintable():
+        return " ".join(text.split()) if " " in text else text
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 

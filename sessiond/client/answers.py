@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import httpx
@@ -52,8 +54,12 @@ def read(kind: type[Answer], content: object) -> Answer:
     """A dataclass from JSON. Fields a newer daemon adds are left out."""
     if not isinstance(content, dict):
         raise RequestFailed(f"The daemon's answer is no {kind.__name__}.", answered=200)
-    names = [field.name for field in fields(kind) if field.name in content]
-    known = {name: _field(name, content[name]) for name in names}
+    names = _names(kind)
+    known = {
+        name: _field(name, value) if isinstance(value, list | dict) else value
+        for name, value in content.items()
+        if name in names
+    }
     try:
         return kind(**known)
     except TypeError as error:
@@ -62,6 +68,11 @@ def read(kind: type[Answer], content: object) -> Answer:
             answered=200,
             hint="Are the daemon and this command of the same version?",
         ) from error
+
+
+@cache
+def _names(kind: type[DataclassInstance]) -> frozenset[str]:
+    return frozenset(field.name for field in fields(kind))
 
 
 def _field(name: str, value: object) -> object:
@@ -81,3 +92,14 @@ def failure(answer: httpx.Response, session: str | None) -> SessiondError:
         )
     hint = "Set the key in SESSIOND_API_KEY." if answer.status_code == 401 else ""
     return RequestFailed(str(error["message"]), answered=answer.status_code, hint=hint)
+
+
+def samples(text: str) -> dict[str, float]:
+    """What Prometheus reads, by name and labels."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        name, _, value = line.rpartition(" ")
+        if name and not line.startswith("#"):
+            with suppress(ValueError):
+                found[name] = float(value)
+    return found

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
-from sessiond.client.answers import Json, document, failure, read
+from sessiond.client.answers import Json, document, failure, read, samples
 from sessiond.client.endpoint import CONNECT_TIMEOUT, Endpoint, find_daemon
 from sessiond.client.stream import ChatEnd, ChatText, events, reply
 from sessiond.errors import SessiondError
@@ -132,6 +132,14 @@ class Client:
     def health(self) -> Health:
         """Also while the model loads (the daemon answers 503 then)."""
         return read(Health, self._call("GET", "/health", accept=503))
+
+    def metrics(self) -> dict[str, float]:
+        """Values of /metrics by name, with labels as they stand there: `name{label="value"}`."""
+        with self._reaching():
+            answer = self._http.get("/metrics")
+        if answer.is_error:
+            raise failure(answer, None)
+        return samples(answer.text)
 
     def chat(
         self, name: str, messages: list[dict[str, str]]

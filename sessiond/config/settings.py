@@ -193,6 +193,9 @@ class Sessions(Section):
         "keep",
         description="Keep past reasoning in the conversation, or drop it as the template does.",
     )
+    step_budget: Duration = Field(
+        0.2, description="How long a running reply may wait for the reading of another prompt."
+    )
     park: Parking = Field(
         "pressure",
         description='When an idle session leaves memory: under "pressure", or after a duration.',

@@ -26,7 +26,7 @@ from sessiond.engine.staging import Staging
 from sessiond.engine.thread import Engine
 from sessiond.errors import ConfigError, EngineError
 from sessiond.sessions.checkpoints import Checkpoints
-from sessiond.sessions.execution import Machine
+from sessiond.sessions.lander import Machine
 from sessiond.sessions.lifecycle import Loaded
 from sessiond.sessions.rates import Rates
 from sessiond.sessions.residency import Residency
@@ -56,7 +56,11 @@ class Loader:
         """Raises ConfigError, EngineError."""
         wanted = _settings(self._config)
         verdict = await asyncio.to_thread(self._verdict, wanted)
-        engine = Engine(lambda: self._open(wanted, verdict), lambda: self._staging(verdict))
+        engine = Engine(
+            lambda: self._open(wanted, verdict),
+            lambda: self._staging(verdict),
+            self._config.sessions.step_budget * 1e3,
+        )
         await engine.start()
         return await asyncio.to_thread(self._assemble, engine, wanted, verdict)
 

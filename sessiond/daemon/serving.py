@@ -85,6 +85,7 @@ def _limits(config: Config) -> Limits:
     return Limits(
         queue=config.server.queue,
         load_wait=config.server.load_wait,
+        park=None if config.sessions.park == "pressure" else config.sessions.park,
     )
 
 

@@ -5,22 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from sessiond.engine.context import Model, Sampler
 from sessiond.engine.events import Delta, Ended, Event, FinishReason, Logprob, Progress, Starved
+from sessiond.engine.memory import Tokens, as_tokens
 from sessiond.engine.reply import ReplyText
 from sessiond.engine.run import Run
 from sessiond.engine.sequence import Sequence
 from sessiond.errors import SessiondError
 
+RESERVE_TOKENS = 1024
+"""Cells kept free for a reply before it starts, at most; more are freed when it needs them."""
 Emit = Callable[[Event | SessiondError], None]
 
 
 class ActiveRun:
-    """`cancelled` may be set from any thread; it is looked at between micro-batches."""
+    """`cancelled` may be set from any thread; it is looked at between micro-batches.
+
+    `line` is what its sequence must hold before a token can be decoded: the prompt, and after it
+    was suspended in its reply all but the last token sampled.
+    """
 
     def __init__(self, run: Run, sequence: Sequence, model: Model, emit: Emit) -> None:
         self.run = run
         self.sequence = sequence
+        self.line = run.prompt
         self.cancelled = False
         self.starved = False
         self.pending: int | None = None
@@ -35,14 +45,44 @@ class ActiveRun:
 
     @property
     def decoding(self) -> bool:
-        return self.pending is not None
+        return self.pending is not None and len(self.sequence) >= len(self.line)
+
+    @property
+    def outstanding(self) -> int:
+        """Cells that it will need, of those that were kept free for it."""
+        wanted = self.run.ending.max_tokens
+        reply = RESERVE_TOKENS if wanted is None else min(wanted, RESERVE_TOKENS)
+        return max(0, len(self.run.prompt) + reply - len(self.sequence))
+
+    @property
+    def started(self) -> float:
+        """Monotonic seconds."""
+        return self._started
 
     @property
     def next_chunk(self) -> tuple[int, int]:
-        """Prompt positions [start, stop) up to the next boundary or the end."""
+        """Positions [start, stop) of the line up to the next boundary or the end."""
         start = len(self.sequence)
         ends = [at for at in self.run.captures if at > start]
-        return start, min([*ends, len(self.run.prompt)])
+        return start, min([*ends, len(self.line)])
+
+    def known(self) -> Tokens:
+        """What its line has by now, evaluated or not, without the token to be decoded next."""
+        if self.pending is None:
+            return self.run.prompt
+        return np.concatenate((self.run.prompt, as_tokens(self._sampled[:-1])))
+
+    def move_to(self, sequence: Sequence) -> None:
+        """Go on in another sequence, or in the same one after it was filled again."""
+        self.sequence = sequence
+        self.line = self.known()
+        self.starved = False
+
+    def close(self) -> None:
+        """It will not go on. A second time does nothing."""
+        if self.sampler is not None:
+            self.sampler.close()
+            self.sampler = None
 
     def spent(self, began: float) -> None:
         """Count the engine's time since `began` (monotonic seconds)."""

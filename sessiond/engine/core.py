@@ -1,14 +1,15 @@
 """The engine's state and its steps: every call on the llama context is made from here.
 
-One step is one token for every run that is generating, then one prefill chunk for the run that has
-waited longest. Decode and prefill are separate calls: hybrids split mixed batches badly.
+One step is one token for every run that is generating, then one prefill chunk for one of the others
+in turn. While something generates a chunk is no longer than the step budget. Decode and prefill are
+separate calls: hybrids split mixed batches badly.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,11 +24,15 @@ from sessiond.engine.memory import Tokens, as_tokens
 from sessiond.engine.run import Run
 from sessiond.engine.sequence import Owner, Sequence, SequenceView
 from sessiond.engine.staging import Staging, StagingBuffer
-from sessiond.errors import EngineError, PoolFull, RestoreRefused
+from sessiond.errors import EngineError, PoolFull, RestoreRefused, StateMissing
+from sessiond.metrics import EVALUATED
 
 FREEZE_SPARES = 2
 SPARES = FREEZE_SPARES + 2
 """Sequence ids beside those of the lines: two for freezing, the mover, and one kept empty."""
+STEP_BUDGET_MS = 200.0
+"""So long at most a running stream waits for another line's prefill, beside its own decode."""
+LEAST_CHUNK = 16
 _EXPORT_MS = 5.0
 _EXPORT_SHARE = 0.05
 """Blocks are exported for so long between two steps, or for this share of the last one: with one
@@ -68,7 +73,13 @@ class CaptureCounts:
 class EngineCore:
     """Engine thread only, except where a docstring says otherwise."""
 
-    def __init__(self, model: Model, context: Context, staging: Staging | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        context: Context,
+        staging: Staging | None = None,
+        step_budget_ms: float = STEP_BUDGET_MS,
+    ) -> None:
         lines = context.n_seq_max - SPARES
         self.model = model
         self.context = context
@@ -83,20 +94,35 @@ class EngineCore:
         self._drained: list[Capture] = []
         self._active: list[ActiveRun] = []
         self._step_ms = 0.0
+        self._budget_ms = step_budget_ms
+        self._clears = 0
+        self._tokens_per_ms = 0.0
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether somebody waits for a first token; any thread."""
+        return any(not run.decoding and not run.starved for run in list(self._active))
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
         return any(not run.starved or run.cancelled for run in self._active)
 
+    @property
+    def resident(self) -> int:
+        """How many sequences hold something; any thread."""
+        return sum(len(sequence) > 0 for sequence in self.sequences)
+
     def views(self) -> tuple[SequenceView, ...]:
-        running = {run.run.seq for run in self._active}
+        running = {run.sequence.seq for run in self._active}
         return tuple(self._view(sequence, sequence.seq in running) for sequence in self.sequences)
 
     def free_cells(self) -> int:
-        """An estimate: cells shared by a fork are counted once while its source is there."""
+        """An estimate: cells shared by a fork are counted once while its source is there, and
+        what running lines still need of theirs is not free.
+        """
         used = sum(len(sequence) - sequence.shared for sequence in self.sequences)
-        return self.context.n_ctx - used
+        return self.context.n_ctx - used - sum(run.outstanding for run in self._active)
 
     # --- runs
 
@@ -118,22 +144,43 @@ class EngineCore:
         began = time.monotonic()
         for active in [run for run in self._active if run.cancelled]:
             self._end(active, "cancelled")
-        self._decode([run for run in self._active if run.decoding and not run.starved])
-        for active in self._active:
-            if not active.decoding and not active.starved:
-                self._prefill(active)
-                break
+        decoding = [run for run in self._active if run.decoding and not run.starved]
+        self._decode(decoding)
+        waiting = [r for r in self._active if not r.decoding and not r.starved]
+        evaluated = self._prefill(waiting[0], beside=len(decoding) > 0) if waiting else 0
         self._step_ms = (time.monotonic() - began) * 1e3
+        if evaluated:
+            self._tokens_per_ms = evaluated / max(self._step_ms, 1e-3)
 
-    def go_on(self, seq: int) -> None:
-        """Let the starved run of `seq` try again."""
-        for active in self._active:
-            if active.run.seq == seq:
-                active.starved = False
+    def go_on(self, active: ActiveRun) -> None:
+        """Let a starved run try again."""
+        active.starved = False
 
-    def finish(self, seq: int, reason: FinishReason) -> None:
-        """End the run of `seq`, if there is one, with what it has."""
-        for active in [run for run in self._active if run.run.seq == seq]:
+    def suspend(self, active: ActiveRun) -> bool:
+        """Take a run out; its sequence stays as it is, and it can be resumed in any.
+
+        False if it was not under way: it has ended or failed meanwhile.
+        """
+        if active not in self._active:
+            return False
+        self._active.remove(active)
+        return True
+
+    def resume(self, active: ActiveRun, seq: int) -> None:
+        """Let a suspended run go on in `seq`. Raises EngineError unless that holds a beginning of
+        its line that leaves a token to evaluate; nothing has changed then.
+        """
+        sequence, known = self.sequences[seq], active.known()
+        if not np.array_equal(sequence.tokens, known[: len(sequence)]):
+            raise EngineError(f"Sequence {seq} does not hold the beginning of the line.")
+        if active.pending is None and len(sequence) == len(known):
+            raise EngineError("There is no token to evaluate, so there are no logits.")
+        active.move_to(sequence)
+        self._active.append(active)
+
+    def finish(self, active: ActiveRun, reason: FinishReason) -> None:
+        """End a run that is under way with what it has."""
+        if active in self._active:
             self._end(active, reason)
 
     def cancel_all(self) -> None:
@@ -141,11 +188,12 @@ class EngineCore:
             self._end(active, "cancelled")
 
     def fail_all(self) -> list[ActiveRun]:
-        """After a failed decode: forget every sequence and return the runs that were under way."""
+        """After a failed decode: forget every sequence and return the runs that were under way.
+
+        They can be resumed, else they must be closed.
+        """
         failed, self._active = self._active, []
-        for active in failed:
-            if active.sampler:
-                active.sampler.close()
+        self._clears += 1
         self.context.clear()
         for capture in self._drained:
             capture.release()
@@ -159,17 +207,33 @@ class EngineCore:
     # --- state
 
     def restore(self, landing: Landing, tokens: Tokens, payloads: Iterator[Payload]) -> None:
+        """As `restoring`, at once."""
+        for _ in self.restoring(landing, tokens, payloads):
+            pass
+
+    def restoring(
+        self, landing: Landing, tokens: Tokens, payloads: Iterator[Payload]
+    ) -> Generator[None, None, None]:
         """Execute a landing: afterwards `landing.seq` holds tokens[: landing.position].
 
-        Raises RestoreRefused, or what `payloads` raises; the sequence is then empty.
+        Steps may be made where it yields; until the end the sequence counts as empty.
+        Raises StateMissing if a failed decode took the cells that it stands on, RestoreRefused,
+        or what `payloads` raises; the sequence is then empty.
         """
-        sequence = self.sequences[landing.seq]
+        sequence, founded = self.sequences[landing.seq], self._founded(landing, tokens)
         source, shared = landing.source, landing.keep
         in_place = source == landing.seq
         if in_place:
             source, shared = sequence.shares_with, min(sequence.shared, landing.keep)
+        sequence.replace(as_tokens([]))
+        clears = self._clears
         try:
-            self._fetch(landing, payloads)
+            if not founded:
+                raise StateMissing("The cells that were to be kept are gone.")
+            for _ in self._fetch(landing, payloads):
+                yield
+                if self._clears != clears:
+                    raise StateMissing("The context was cleared in the middle of a restore.")
         except BaseException:
             self.drop(landing.seq)
             raise
@@ -253,7 +317,15 @@ class EngineCore:
             if other.shares_with == seq:
                 other.shared = min(other.shared, kept)
 
-    def _fetch(self, landing: Landing, payloads: Iterator[Payload]) -> None:
+    def _founded(self, landing: Landing, tokens: Tokens) -> bool:
+        """Whether its source still holds what it is to give."""
+        if landing.source is None:
+            return True
+        held = self.sequences[landing.source].tokens[: landing.keep]
+        return np.array_equal(held, tokens[: landing.keep])
+
+    def _fetch(self, landing: Landing, payloads: Iterator[Payload]) -> Iterator[None]:
+        """Yields between two blocks."""
         codec, seq = self.codec, landing.seq
         if landing.whole:
             codec.import_whole(_next(payloads), seq, landing.position)
@@ -268,53 +340,70 @@ class EngineCore:
             codec.fork(landing.source, seq, landing.position)
         for block in landing.blocks:
             codec.import_block(_next(payloads), seq, upto=block.upto)
+            yield
         if landing.snapshot:
             codec.import_snapshot(_next(payloads), seq, landing.position)
         elif not codec.stands_at(seq, landing.position):
             codec.rewind(seq, landing.position)
 
     def _decode(self, runs: list[ActiveRun]) -> None:
-        if not runs:
-            return
+        """Where the cells do not suffice, the runs that began last starve, and no others."""
         began = time.monotonic()
+        fed = sorted(runs, key=lambda run: run.started)
+        while fed and not self._decoded(fed):
+            fed.pop().starve()
+        EVALUATED.labels("decode").inc(len(fed))
+        for row, run in enumerate(fed):
+            run.sequence.append(as_tokens([run.pending]))
+            self._sample(run, row, began)
+
+    def _decoded(self, runs: list[ActiveRun]) -> bool:
         rows = [
-            BatchRow(run.pending, len(run.sequence), run.run.seq, True)
+            BatchRow(run.pending, len(run.sequence), run.sequence.seq, True)
             for run in runs
             if run.pending is not None
         ]
         try:
             self.context.decode_rows(rows)
         except PoolFull:
-            for run in runs:
-                run.starve()
-            return
-        for row, run in enumerate(runs):
-            run.sequence.append(as_tokens([run.pending]))
-            self._sample(run, row, began)
+            return False
+        return True
 
-    def _prefill(self, active: ActiveRun) -> None:
+    def _chunk(self, *, beside: bool) -> int:
+        """The most tokens of one chunk; `beside` runs that wait for their next token."""
+        if not beside or not self._tokens_per_ms:
+            return self.context.n_batch
+        affordable = int(self._tokens_per_ms * self._budget_ms)
+        return min(self.context.n_batch, max(LEAST_CHUNK, affordable))
+
+    def _prefill(self, active: ActiveRun, *, beside: bool) -> int:
+        """Evaluate one chunk, and let others come first next time. The tokens evaluated."""
         began = time.monotonic()
-        run, seq = active.run, active.run.seq
+        self._active.remove(active)
+        self._active.append(active)
+        run, line, seq = active.run, active.line, active.sequence.seq
         start, boundary = active.next_chunk
-        stop = min(boundary, start + self.context.n_batch)
-        last = stop == len(run.prompt)
+        stop = min(boundary, start + self._chunk(beside=beside))
+        last = stop == len(line) and active.pending is None
         try:
             if stop > start:
-                self.context.decode(run.prompt[start:stop], start, seq, logits=last)
+                self.context.decode(line[start:stop], start, seq, logits=last)
         except PoolFull:
             active.starve()
-            return
-        active.sequence.append(run.prompt[start:stop])
+            return 0
+        active.sequence.append(line[start:stop])
+        EVALUATED.labels("prefill").inc(stop - start)
         if stop in run.captures:
             self._capture(active.sequence, run.ranks.get(stop, 0))
         if last and run.ending.max_tokens != 0:
             self._sample(active, -1, began)
-            return
+            return stop - start
         active.spent(began)
         if last:
             self._end(active, "length")
-        else:
+        elif active.pending is None:
             active.report_progress()
+        return stop - start
 
     def _sample(self, active: ActiveRun, row: int, began: float) -> None:
         """`began`: monotonic seconds at which the decode was started that `row` belongs to."""
@@ -332,8 +421,7 @@ class EngineCore:
 
     def _end(self, active: ActiveRun, reason: FinishReason) -> None:
         self._active.remove(active)
-        if active.sampler:
-            active.sampler.close()
+        active.close()
         if active.run.capture_end and len(active.sequence):
             complete = len(active.sequence) >= len(active.run.prompt)
             self._capture(active.sequence, active.run.end_rank if complete else 0)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
 from sessiond.engine.active import ActiveRun
 from sessiond.engine.context import Context, Model, Payload
-from sessiond.engine.core import Capture, EngineCore
+from sessiond.engine.core import STEP_BUDGET_MS, Capture, EngineCore
 from sessiond.engine.events import Delta, Ended, Event, FinishReason, Progress, Starved
 from sessiond.engine.landing import Landing
 from sessiond.engine.memory import Tokens
@@ -24,6 +25,8 @@ from sessiond.errors import EngineError, SessiondError
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Loader = Callable[[], tuple[Model, Context]]
+RESTORE_S = 0.02
+"""Of a restore are done at once while lines are running."""
 Command = Callable[[], None]
 Sink = Callable[[Progress | Delta], None]
 
@@ -31,9 +34,15 @@ Sink = Callable[[Progress | Delta], None]
 class Engine:
     """Start it once on a running event loop. Call its methods from there, unless said otherwise."""
 
-    def __init__(self, load: Loader, staging: Callable[[], Staging | None] | None = None) -> None:
+    def __init__(
+        self,
+        load: Loader,
+        staging: Callable[[], Staging | None] | None = None,
+        step_budget_ms: float = STEP_BUDGET_MS,
+    ) -> None:
         """`load` and then `staging` run on the engine thread; loading may take minutes."""
         self._staging = staging
+        self._step_budget_ms = step_budget_ms
         self._load = load
         self._commands: deque[Command] = deque()
         self._wake = threading.Condition()
@@ -86,7 +95,7 @@ class Engine:
 
     async def run(self, run: Run, sink: Sink) -> RunHandle:
         """Begin a run. `sink` is called on the event loop with Progress and Delta, in order."""
-        handle = RunHandle(self, run.seq, sink)
+        handle = RunHandle(self, sink)
 
         def begin(core: EngineCore) -> None:
             handle.active = core.start(run, lambda event: self._post(handle.deliver, event))
@@ -99,18 +108,61 @@ class Engine:
             raise
         return handle
 
-    async def go_on(self, seq: int) -> None:
+    async def go_on(self, handle: RunHandle) -> None:
         """Let a starved run try again."""
-        await self.call(lambda core: core.go_on(seq))
+        await self.call(lambda core: core.go_on(handle.running))
 
-    async def finish(self, seq: int, reason: FinishReason) -> None:
-        await self.call(lambda core: core.finish(seq, reason))
+    async def finish(self, handle: RunHandle, reason: FinishReason) -> None:
+        """End a run with what it has; `wait` returns it."""
+        await self.call(lambda core: core.finish(handle.running, reason))
+
+    async def suspend(self, handle: RunHandle) -> bool:
+        """Take a run out of the steps. False if it is not under way any more; `wait` says why."""
+        return await self.call(lambda core: core.suspend(handle.running))
+
+    async def known(self, handle: RunHandle) -> tuple[Tokens, bool]:
+        """The line of a run that is not under way, and whether its next token is sampled."""
+        return await self.call(
+            lambda _core: (handle.running.known(), handle.running.pending is not None)
+        )
+
+    async def resume(self, handle: RunHandle, seq: int) -> None:
+        """Let a suspended or failed run go on in `seq`. Raises EngineError as the core does."""
+        await self.call(lambda core: core.resume(handle.running, seq))
+
+    async def close_run(self, handle: RunHandle, reason: FinishReason | None = None) -> None:
+        """A suspended or failed run will not go on; with a reason, `wait` returns what it has."""
+
+        def close(_core: EngineCore) -> None:
+            handle.running.close()
+            if reason is not None:
+                handle.running.end(reason)
+
+        await self.call(close)
 
     async def views(self) -> tuple[SequenceView, ...]:
         return await self.call(lambda core: core.views())
 
     async def restore(self, landing: Landing, tokens: Tokens, payloads: Iterator[Payload]) -> None:
-        await self.call(lambda core: core.restore(landing, tokens, payloads))
+        """Runs go on meanwhile, with a step after every few blocks."""
+        steps: list[Generator[None, None, None]] = []
+
+        def advance(core: EngineCore) -> bool:
+            if not steps:
+                steps.append(core.restoring(landing, tokens, payloads))
+            until = time.monotonic() + RESTORE_S
+            for _ in steps[0]:
+                if core.busy and time.monotonic() >= until:
+                    return True
+            return False
+
+        try:
+            while await self.call(advance):
+                pass
+        except asyncio.CancelledError:
+            with suppress(EngineError):
+                self._submit(lambda: _close(steps))
+            raise
 
     async def drain(self) -> list[Capture]:
         return await self.call(lambda core: core.drain())
@@ -139,7 +191,8 @@ class Engine:
     def _main(self) -> None:
         try:
             model, context = self._load()
-            self._core = EngineCore(model, context, self._staging() if self._staging else None)
+            staging = self._staging() if self._staging else None
+            self._core = EngineCore(model, context, staging, self._step_budget_ms)
         except BaseException as error:
             self._post(_fail, self._loaded, error)
             self._abandon()
@@ -190,12 +243,23 @@ class Engine:
 class RunHandle:
     """A run under way, seen from the event loop."""
 
-    def __init__(self, engine: Engine, seq: int, sink: Sink) -> None:
+    def __init__(self, engine: Engine, sink: Sink) -> None:
         self.active: ActiveRun | None = None
         self._engine = engine
-        self._seq = seq
         self._sink = sink
         self._outcomes: asyncio.Queue[Ended | Starved | SessiondError] = asyncio.Queue()
+
+    @property
+    def seq(self) -> int:
+        """The sequence it is in, or was in last."""
+        return self.running.sequence.seq
+
+    @property
+    def running(self) -> ActiveRun:
+        """For the engine thread. Raises EngineError for a run that never began."""
+        if self.active is None:
+            raise EngineError("The run has not begun.")
+        return self.active
 
     def deliver(self, event: Event | SessiondError) -> None:
         if isinstance(event, Progress | Delta):
@@ -218,6 +282,11 @@ class RunHandle:
         if self.active is not None:
             self.active.cancelled = True
             self._engine.nudge()
+
+
+def _close(steps: list[Generator[None, None, None]]) -> None:
+    for each in steps:
+        each.close()
 
 
 def _resolve(future: asyncio.Future[T], result: T) -> None:

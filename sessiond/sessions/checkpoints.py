@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from sessiond.engine.context import Payload
@@ -18,7 +18,7 @@ from sessiond.engine.core import Capture, CaptureCounts
 from sessiond.engine.memory import Tokens, as_tokens
 from sessiond.engine.sequence import Owner
 from sessiond.engine.thread import Engine
-from sessiond.errors import StateError, StateMissing
+from sessiond.errors import EngineError, StateError, StateMissing
 from sessiond.metrics import (
     CAPTURE_MS,
     CAPTURES,
@@ -60,14 +60,20 @@ class Checkpoints:
     def stats(self) -> RingStats:
         return self._ring.stats()
 
-    async def collect(self) -> None:
-        """Bring what the engine has captured into the ring; it can be landed on from then on."""
+    async def collect(self, *, patient: bool = False) -> bool:
+        """Bring what the engine has captured into the ring; it can be landed on from then on.
+
+        `patient`: not while somebody waits for a first token. False if it was not done.
+        """
+        if patient and self._engine.core.prefilling:
+            return False
         if self._emptying is not None:
             await self._emptying
         async with self._lock:
             for capture in await self._engine.drain():
                 await self._publish(capture)
         _observe(self._engine.core.captures)
+        return True
 
     def progressed(self) -> None:
         """A prefill goes on: free the staging buffers it has filled, so that it finds one again."""
@@ -120,9 +126,13 @@ class Checkpoints:
         self._worker.shutdown()
 
     async def _empty_staging(self) -> None:
-        async with self._lock:
-            for capture in await self._engine.take_drained():
-                await self._publish(capture)
+        with suppress(EngineError):  # it has stopped, or failed its runs: there is nothing to take
+            async with self._lock:
+                await self._publish_drained()
+
+    async def _publish_drained(self) -> None:
+        for capture in await self._engine.take_drained():
+            await self._publish(capture)
 
     async def _publish(self, capture: Capture) -> None:
         size = len(capture.payload)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sessiond.engine.memory import Tokens, common_prefix
 from sessiond.errors import LedgerError, SessionNotFound
-from sessiond.sessions.execution import Machine
+from sessiond.sessions.lander import Machine
 from sessiond.sessions.register import Register
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.tree import SessionTree
@@ -44,7 +44,9 @@ class _Line:
 
 
 async def forget_lines(record: SessionRecord, machine: Machine) -> None:
-    """Under the turnstile: nothing of the session is in the context or waits to be written."""
+    """With the lock of `residency`. Nothing of the session is in the context or waits to be
+    written afterwards.
+    """
     await machine.residency.drop_session(record.id)
     await machine.saver.forget(record.id)
 

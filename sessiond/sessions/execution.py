@@ -1,80 +1,35 @@
-"""One turn on the engine: land on the best state there is, evaluate the rest, sample.
-
-What cannot be restored is evaluated again, and the reason is kept. Runs under the turnstile.
-"""
+"""One turn on the engine: land, evaluate the rest, sample; and again where it lost its cells."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from sessiond.engine.context import Payload
-from sessiond.engine.events import Delta, Ended, Progress, Starved
-from sessiond.engine.fingerprint import Fingerprint
-from sessiond.engine.landing import Landing
-from sessiond.engine.memory import Memory, Tokens
+from sessiond.engine.events import Delta, Ended, Progress
+from sessiond.engine.memory import Tokens
 from sessiond.engine.run import Run
 from sessiond.engine.sampling import Ending, Sampling
 from sessiond.engine.sequence import Owner
-from sessiond.engine.thread import Engine, RunHandle
-from sessiond.errors import DecodeFailed, PoolFull, RestoreRefused, StateError
-from sessiond.metrics import LANDINGS
-from sessiond.sessions.checkpoints import Checkpoints
-from sessiond.sessions.plan import Plan, Resident, landed_on, plan
-from sessiond.sessions.rates import Rates
-from sessiond.sessions.residency import Residency
-from sessiond.sessions.saver import Saver
-from sessiond.store.found import Stored
+from sessiond.engine.thread import RunHandle
+from sessiond.errors import DecodeFailed, EngineError, PoolFull, Unavailable
+from sessiond.metrics import SUSPENDED
+from sessiond.sessions.floor import Floor
+from sessiond.sessions.lander import Landed, Lander, Machine
 from sessiond.store.loss import Rank
-from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
-RESERVE_TOKENS = 1024
-"""Cells kept free for a reply before it starts, at most; more are freed when it needs them."""
-_ATTEMPTS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Landed:
-    """Where a prompt's evaluation began and how its state got there.
-
-    `refused`: there was saved state, and llama.cpp did not accept it.
-    """
-
-    plan: Plan
-    stored: Stored
-    seq: int
-    restore_ms: float
-    refused: bool
+Places = Callable[[int], Mapping[int, int]]
+Sink = Callable[[Progress | Delta], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """`landed` is where the evaluation of the prompt began, the first time."""
+
     landed: Landed
     ended: Ended
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What executing a turn needs; made once when the model is loaded."""
-
-    engine: Engine
-    store: Store
-    saver: Saver
-    checkpoints: Checkpoints
-    residency: Residency
-    memory: Memory
-    fingerprint: Fingerprint
-    rates: Rates
-    limit: int
-    """The most tokens of one line."""
-
-
-Places = Callable[[int], Mapping[int, int]]
 
 
 def _no_places(_landing: int) -> Mapping[int, int]:
@@ -87,38 +42,36 @@ class Execution:
     def __init__(
         self,
         machine: Machine,
+        floor: Floor,
         owner: Owner,
         prompt: Tokens,
         places: Places = _no_places,
         enough: int | None = None,
     ) -> None:
         """`places` tells where to capture in a prefill that begins at a position, with ranks.
-
-        A resident line that can be gone on with from position `enough` is not compared with what
-        is stored: there is nothing more to be had.
+        `enough`: as `Lander.land` has it.
         """
         self._machine = machine
+        self._floor = floor
         self._places = places
         self._enough = enough
-        self._owner = owner
         self._prompt = prompt
+        self._lander = Lander(machine, owner)
         self._handle: RunHandle | None = None
-        self._cancelled = False
+        self._left = asyncio.Event()
+        self._failed = False
         self._emitted = False
+        self._starved_at = -1
 
     def cancel(self) -> None:
-        self._cancelled = True
+        self._left.set()
         if self._handle is not None:
             self._handle.cancel()
 
     async def run(
-        self,
-        sampling: Sampling,
-        ending: Ending,
-        logprobs: int | None,
-        sink: Callable[[Progress | Delta], None],
+        self, sampling: Sampling, ending: Ending, logprobs: int | None, sink: Sink
     ) -> Outcome:
-        """Raises EngineError. A failed decode is tried once more from disk if nothing was sent."""
+        """Raises EngineError. After a failed decode it goes on once from disk."""
 
         def forward(event: Progress | Delta) -> None:
             self._emitted = self._emitted or isinstance(event, Delta)
@@ -127,16 +80,18 @@ class Execution:
                 self._machine.checkpoints.progressed()
             sink(event)
 
-        for last in (False, True):
-            landed = await self._land(len(self._prompt) - 1, ending)
-            run = self._run_of(landed, self._prompt, sampling, ending, logprobs)
+        async with self._floor.landing:
+            landed = await self._land(self._prompt, len(self._prompt) - 1, ending, self._enough)
             try:
-                return Outcome(landed, await self._complete(run, forward))
-            except DecodeFailed:
-                if last or self._emitted:
-                    raise
-                logger.warning("A decode failed; the turn is tried once more from disk.")
-        raise AssertionError("unreachable")
+                if self._left.is_set():
+                    raise Unavailable("The turn was cancelled before it began.")
+                run = self._run_of(landed, self._prompt, sampling, ending, logprobs)
+                self._handle = await self._machine.engine.run(run, forward)
+            finally:
+                self._machine.residency.lock.release()
+        if self._left.is_set():
+            self._handle.cancel()
+        return Outcome(landed, await self._complete(self._handle, ending))
 
     async def land_and_evaluate(self) -> Outcome:
         """Make the prompt resident and sample nothing: a resume.
@@ -144,100 +99,38 @@ class Execution:
         Its last token is left to the next turn, which evaluates it in any case, unless there is
         state that has it.
         """
-        ending = Ending(max_tokens=0)
-        landed = await self._land(len(self._prompt), ending)
-        prompt = self._prompt[:-1]
-        if landed.plan.position >= len(prompt):
-            return Outcome(landed, Ended("length", (), "", 0, 0.0, 0.0))
-        run = self._run_of(landed, prompt, Sampling(), ending, None)
-        return Outcome(landed, await self._complete(run, lambda _event: None))
-
-    # --- landing
-
-    async def _land(self, limit: int, ending: Ending) -> Landed:
-        began = time.monotonic()
-        refusals = 0
-        for attempt in range(_ATTEMPTS):
-            chosen, stored = await self._choose(limit, use_disk=refusals == 0)
-            if attempt == _ATTEMPTS - 1 or refusals > 1:
-                chosen = Plan(position=0)
-            landing = await self._claim(chosen, ending)
+        ending, prompt = Ending(max_tokens=0), self._prompt[:-1]
+        async with self._floor.landing:
+            landed = await self._land(self._prompt, len(self._prompt), ending)
             try:
-                if not chosen.in_place:
-                    await self._restore(landing, chosen)
-            except StateError as error:
-                logger.warning("A saved state was refused (%s): %s", error.reason, error)
-            except RestoreRefused as error:
-                logger.warning("A restore was refused: %s", error)
-                refusals += 1
-            else:
-                elapsed = (time.monotonic() - began) * 1e3
-                self._machine.rates.restore.learn(chosen.restored_bytes, elapsed)
-                reported = elapsed if chosen.needs_restore else 0.0
-                LANDINGS.labels(landed_on(chosen)).inc()
-                return Landed(chosen, stored, landing.seq, reported, refusals > 0)
-        raise AssertionError("the last attempt restores nothing")
+                if landed.plan.position >= len(prompt):
+                    return Outcome(landed, Ended("length", (), "", 0, 0.0, 0.0))
+                run = self._run_of(landed, prompt, Sampling(), ending, None)
+                self._handle = await self._machine.engine.run(run, lambda _event: None)
+            finally:
+                self._machine.residency.lock.release()
+        return Outcome(landed, await self._complete(self._handle, ending))
 
-    async def _choose(self, limit: int, use_disk: bool) -> tuple[Plan, Stored]:
-        """The best plan; what waits in the engine is collected only if it could help."""
-        machine, prompt = self._machine, self._prompt
-        residents = await machine.residency.residents(self._owner.session)
-        chosen = self._plan(limit, residents, Stored())
-        if self._enough and chosen.in_place and chosen.position >= self._enough:
-            return chosen, Stored()
-        stored = await self._lookup(prompt) if use_disk else Stored()
-        chosen = self._plan(limit, residents, stored)
-        if machine.memory.needs_snapshot and not chosen.in_place:
-            await machine.checkpoints.collect()
-            chosen = self._plan(limit, residents, stored)
-        return chosen, stored
+    # --- inside
 
-    def _plan(self, limit: int, residents: list[Resident], stored: Stored) -> Plan:
-        machine = self._machine
-        ready = {snapshot.key: snapshot for snapshot in stored.snapshots}
-        ready |= {snapshot.key: snapshot for snapshot in machine.checkpoints.find(self._prompt)}
-        snapshots = sorted(ready.values(), key=lambda snapshot: snapshot.position)
-        everything = replace(stored, snapshots=tuple(snapshots))
-        whole = machine.saver.whole
-        return plan(self._prompt, limit, residents, everything, machine.memory, whole=whole)
+    async def _land(
+        self, prompt: Tokens, limit: int, ending: Ending, enough: int | None = None
+    ) -> Landed:
+        """With the landing lock; the lock of `residency` is held when it returns.
 
-    async def _lookup(self, tokens: Tokens) -> Stored:
-        try:
-            return await asyncio.to_thread(self._machine.store.lookup, tokens)
-        except StateError as error:
-            logger.warning("The store cannot be read: %s", error)
-            return Stored()
-
-    async def _claim(self, chosen: Plan, ending: Ending) -> Landing:
-        room = self._machine.limit - len(self._prompt)
-        wanted = room if ending.max_tokens is None else min(ending.max_tokens, room)
-        cells = len(self._prompt) - chosen.keep + max(0, min(wanted, RESERVE_TOKENS))
-        return await self._machine.residency.claim(chosen, self._owner, cells)
-
-    async def _restore(self, landing: Landing, chosen: Plan) -> None:
-        machine = self._machine
-        in_memory = chosen.snapshot.key if chosen.snapshot and not chosen.snapshot.bytes else None
-        keys = [key for key in landing.keys if key != in_memory]
-        payloads = self._payloads(keys, in_memory)
-        with machine.store.lease(keys), closing(payloads):
-            await machine.engine.restore(landing, self._prompt, payloads)
-        if keys:
-            await asyncio.to_thread(machine.store.touch, keys)
-
-    def _payloads(self, keys: list[str], in_memory: str | None) -> Generator[Payload, None, None]:
-        """What `keys` name, read ahead from disk, then the snapshot in memory if there is one."""
-        stored = self._machine.store.stream(keys)
-        try:
-            yield from stored
-        finally:
-            close = getattr(stored, "close", None)
-            if close:
-                close()
-        if in_memory is not None:
-            with self._machine.checkpoints.lease(in_memory, self._owner) as payload:
-                yield payload
-
-    # --- evaluation
+        Where running lines need the cells it waits until one of them leaves.
+        """
+        lock = self._machine.residency.lock
+        while True:
+            await lock.acquire()
+            try:
+                return await self._lander.land(prompt, limit, ending, enough)
+            except PoolFull:
+                lock.release()
+            except BaseException:
+                lock.release()
+                raise
+            await self._floor.change()
 
     def _run_of(
         self,
@@ -264,25 +157,65 @@ class Execution:
             logprobs=logprobs,
         )
 
-    async def _complete(self, run: Run, sink: Callable[[Progress | Delta], None]) -> Ended:
+    async def _complete(self, handle: RunHandle, ending: Ending) -> Ended:
         machine = self._machine
-        self._handle = await machine.engine.run(run, sink)
-        if self._cancelled:
-            self._handle.cancel()
         while True:
-            event = await self._handle.wait()
+            try:
+                event = await handle.wait()
+            except DecodeFailed:
+                if self._failed:
+                    await machine.engine.close_run(handle)
+                    raise
+                self._failed = True
+                logger.warning("A decode failed; the turn goes on from what is saved.")
+                self._floor.left()
+                await self._go_on(handle, ending)
+                continue
             if isinstance(event, Ended):
                 machine.rates.prefill.learn(event.prefilled, event.prefill_ms)
                 return event
-            await self._feed(run, event)
+            await self._feed(handle, ending)
 
-    async def _feed(self, run: Run, _starved: Starved) -> None:
-        """Free cells for a run that found none, or end it with what it has."""
+    async def _feed(self, handle: RunHandle, ending: Ending) -> None:
+        """Cells for a run that found none: those of an idle line, else it waits for a running one
+        to leave. Alone in the context, it ends with what it has.
+        """
         machine = self._machine
-        if await machine.residency.park_one({run.seq}):
-            await machine.engine.go_on(run.seq)
-        elif self._emitted:
-            await machine.engine.finish(run.seq, "length")
-        else:
-            await machine.engine.finish(run.seq, "cancelled")
-            raise PoolFull("The prompt does not fit beside the lines that are running.")
+        async with machine.residency.lock:
+            views = {view.seq: view for view in await machine.engine.views()}
+            own = views.pop(handle.seq)
+            if await machine.residency.park_one({own.seq}):
+                await machine.engine.go_on(handle)
+                return
+            if not any(view.running for view in views.values()):
+                if self._starved_at != len(own.tokens):  # those that took its cells have left
+                    self._starved_at = len(own.tokens)
+                    await machine.engine.go_on(handle)
+                    return
+                await machine.engine.finish(handle, "length")
+                if not self._emitted:
+                    raise PoolFull("The prompt does not fit into the context.")
+                return
+            if not await machine.engine.suspend(handle):
+                return
+            SUSPENDED.inc()
+            now = await machine.engine.views()
+            await machine.residency.park(next(view for view in now if view.seq == own.seq))
+        self._floor.left()
+        await self._go_on(handle, ending)
+
+    async def _go_on(self, handle: RunHandle, ending: Ending) -> None:
+        """A run without a sequence gets one again, and its state."""
+        machine = self._machine
+        line, sampled = await machine.engine.known(handle)
+        limit = len(line) if sampled else len(line) - 1
+        try:
+            async with self._floor.landing:
+                landed = await self._land(line, limit, ending)
+                try:
+                    await machine.engine.resume(handle, landed.seq)
+                finally:
+                    machine.residency.lock.release()
+        except EngineError:
+            await machine.engine.close_run(handle)
+            raise

@@ -27,7 +27,7 @@ class Journal:
     @property
     def unsaved_by_session(self) -> dict[str, int]:
         """By session id, only those that have any."""
-        return dict(Counter(session for session, _ in self._waiting))
+        return dict(Counter(session for session, _ in self._waiting)) if self._waiting else {}
 
     @property
     def error(self) -> LedgerError | None:

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 from sqlmodel import Session, create_engine, select
 
 from sessiond.errors import Conflict, LedgerError, SessionNotFound
+from sessiond.sessions.outline import TurnOutline
 from sessiond.sessions.schema import (
     MIGRATIONS,
     FrontRow,
@@ -35,6 +36,11 @@ from sessiond.sessions.schema import (
 from sessiond.sessions.tree import SessionTree, Turn
 
 BUSY_TIMEOUT_S = 5.0
+_SESSIONS = text("SELECT * FROM session")
+_OUTLINES = text(
+    "SELECT session_id, number, parent, length, prompt_tokens, cached, model, fingerprint, created"
+    " FROM outline"
+)
 
 
 class TurnRefused(LedgerError):
@@ -57,9 +63,17 @@ class Ledger:
     def sessions(self) -> list[SessionRecord]:
         """The one used last comes first."""
         with self._transaction("read") as db:
-            rows = db.exec(select(SessionRow)).all()
-            records = [session_record(row) for row in rows]
+            rows = db.connection().execute(_SESSIONS)
+            records = [session_record(dict(row)) for row in rows.mappings()]
         return sorted(records, key=lambda record: record.last_used, reverse=True)
+
+    def outlines(self) -> dict[str, list[TurnOutline]]:
+        """The turns of all sessions by session id, without what was said in them."""
+        found: dict[str, list[TurnOutline]] = {}
+        with self._transaction("read") as db:
+            for session, *fields in db.connection().execute(_OUTLINES):
+                found.setdefault(session, []).append(TurnOutline(*fields))
+        return found
 
     def load(self, name: str) -> SessionTree:
         """Raises SessionNotFound; LedgerError where a turn is damaged."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -22,12 +23,14 @@ from sessiond.errors import (
 )
 from sessiond.metrics import UNSAVED_TURNS
 from sessiond.sessions.deletion import forget_lines, forget_stored
-from sessiond.sessions.execution import Machine
 from sessiond.sessions.explanation import Explanation, Explanations
+from sessiond.sessions.floor import Floor
+from sessiond.sessions.lander import Machine
 from sessiond.sessions.overview import Overview
 from sessiond.sessions.prompt import PromptRenderer
 from sessiond.sessions.register import UNNAMED, Register
 from sessiond.sessions.resumption import resume
+from sessiond.sessions.retries import Retries
 from sessiond.sessions.rules import Rules
 from sessiond.sessions.saver import Saver
 from sessiond.sessions.schema import SessionRecord
@@ -43,12 +46,14 @@ from sessiond.sessions.turn import (
     VerifyReport,
 )
 from sessiond.sessions.turn_task import TurnTask, Workshop
-from sessiond.sessions.turnstile import Turnstile
 from sessiond.sessions.volatility import Volatility
 
 logger = logging.getLogger(__name__)
 _RECENT = 32
 _RETRY_S = 5.0
+_LOOK_S = 1.0
+IDLE_S = 120.0
+"""A line that was idle for so long is parked while others run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +71,14 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`load_wait` and `drain` in seconds; `queue` is how many turns may wait."""
+    """`load_wait` and `drain` in seconds; `queue` is how many turns may wait. A line that is idle
+    for `park` seconds leaves the context; for None, when others need its cells or run beside it.
+    """
 
     queue: int = 64
     load_wait: float = 600.0
     drain: float = 10.0
+    park: float | None = None
 
 
 class Lifecycle:
@@ -87,9 +95,10 @@ class Lifecycle:
         self._register = register
         self._load = load
         self._limits = limits
-        self._turnstile = Turnstile(limits.queue)
+        self._floor = Floor(limits.queue)
         self._rules = rules or Rules()
         self._explanations = Explanations()
+        self._retries = Retries()
         self._overview = Overview(register, self._rules)
         self._loaded: Loaded | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -97,6 +106,7 @@ class Lifecycle:
         self._draining = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._turns: dict[asyncio.Task[None], TurnTask] = {}
+        self._resuming: dict[str, asyncio.Event] = {}
         self._chores: list[asyncio.Task[None]] = []
 
     # --- starting and stopping
@@ -143,14 +153,21 @@ class Lifecycle:
     async def open(self, request: TurnRequest) -> OpenTurn:
         self._refuse_if_draining()
         self._refuse_if_failed()
-        self._turnstile.check(self._waiting)
+        if (same := self._retries.find(request, self._turns.values())) is not None:
+            return OpenTurn(same.session, await same.events())
+        self._floor.check(self._waiting)
         name = request.session.name or await self._unnamed(request)
         turn = TurnTask(request, name, self._workshop)
+        self._retries.add(turn)
         if self._loaded is not None:
             await turn.decide(self._workshop())
-            self._turnstile.check(self._waiting)
-        self._turns[self._spawn(turn.run(self.ready))] = turn
+            self._floor.check(self._waiting)
+        self._turns[self._spawn(turn.run(partial(self._ready_for, name)))] = turn
         return OpenTurn(name, await turn.events())
+
+    async def _ready_for(self, name: str) -> None:
+        await self.ready()
+        await self._resumed(name)
 
     async def _unnamed(self, request: TurnRequest) -> str:
         """The unnamed session whose transcript the request extends furthest, else a new name."""
@@ -229,22 +246,39 @@ class Lifecycle:
             tree = await self._register.tree(name)
             await self._register.delete(name)
             if machine is not None:
-                await forget_lines(record, machine)
+                async with machine.residency.lock:
+                    await forget_lines(record, machine)
         if machine is not None:
             await forget_stored(tree, self._register, machine)
 
     async def park(self, name: str) -> SessionSummary:
         async with self._alone(name, "parked") as record:
             machine = self._workshop().machine
-            for view in await machine.residency.lines_of(record.id):
-                await machine.residency.park(view)
+            async with machine.residency.lock:
+                for view in await machine.residency.lines_of(record.id):
+                    await machine.residency.park(view)
             await machine.checkpoints.write()
         return await self._summary(record)
 
     async def resume(self, name: str) -> ResumeReport:
-        async with self._alone(name, "resumed") as record:
-            predicted = (await self._summary(record)).back_in_ms
-            return await resume(record, self._workshop(), predicted)
+        name = self._register[name].name
+        await self.ready()
+        await self._resumed(name)
+        self._refuse_if_running(name, "resumed")
+        under_way = self._resuming[name] = asyncio.Event()
+        try:
+            async with self._floor.line(named=True):
+                record = self._register[name]
+                predicted = (await self._summary(record)).back_in_ms
+                return await resume(record, self._workshop(), predicted)
+        finally:
+            del self._resuming[name]
+            under_way.set()
+
+    async def _resumed(self, name: str) -> None:
+        """Waits while a session is on its way back: a turn then goes on from there."""
+        while name in self._resuming:
+            await self._resuming[name].wait()
 
     async def turns(self, name: str) -> list[TurnSummary]:
         return await self._overview.turns(self._register[name].name)
@@ -286,9 +320,11 @@ class Lifecycle:
             ring_bytes=ring.bytes if ring else 0,
             ring_budget=ring.budget if ring else 0,
             ring_entries=ring.entries if ring else 0,
-            running=self._turnstile.running,
+            resident_lines=loaded.machine.engine.core.resident if loaded else 0,
+            max_lines=len(loaded.machine.engine.core.sequences) if loaded else 0,
+            running=self._floor.running,
             queued=self._waiting,
-            sessions=len(self._register.records),
+            sessions=len(self._register),
             unsaved_turns=self._register.unsaved,
             disk_bytes=usage.bytes if usage else 0,
             disk_quota=usage.quota if usage else 0,
@@ -321,7 +357,7 @@ class Lifecycle:
             loaded.machine,
             loaded.renderer,
             self._register,
-            self._turnstile,
+            self._floor,
             loaded.tokenizer,
             self._rules,
             self._explanations,
@@ -345,9 +381,11 @@ class Lifecycle:
             self._failure = repr(error)
             raise EngineError(f"The model could not be loaded: {error!r}.") from error
         saver = self._loaded.machine.saver
+        self._floor.lines = len(self._loaded.machine.engine.core.sequences)
         self._chores = [
-            self._spawn(saver.watch(lambda: self._turnstile.running > 0)),
+            self._spawn(saver.watch(lambda: self._floor.running > 0)),
             self._spawn(self._retry_unsaved()),
+            self._spawn(self._park_idle(self._loaded.machine)),
         ]
 
     async def _loaded_or_draining(self) -> None:
@@ -392,6 +430,18 @@ class Lifecycle:
                 logger.info("%d turns that waited are saved now.", before)
             UNSAVED_TURNS.set(self._register.unsaved)
 
+    async def _park_idle(self, machine: Machine) -> None:
+        """Idle lines slow down those that run, and coming back is a read from the page cache."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            after = self._limits.park
+            if after is None and self._floor.running:
+                after = IDLE_S
+            if after is not None:
+                with suppress(EngineError):
+                    async with machine.residency.lock:
+                        await machine.residency.park_idle(after)
+
     async def _end_turns(self) -> None:
         """What is under way in the context ends, by itself or cut."""
         for _ in ("by itself", "cut"):
@@ -399,13 +449,23 @@ class Lifecycle:
                 async with asyncio.timeout(self._limits.drain):
                     while self._turns:
                         await asyncio.wait(list(self._turns))
-                    async with self._turnstile.pass_through():
+                    for under_way in list(self._resuming.values()):
+                        await under_way.wait()
+                    async with self._floor.landing:
                         return
             for turn in list(self._turns.values()):
                 turn.cancel()
 
     async def _summary(self, record: SessionRecord) -> SessionSummary:
         return await self._overview.summary(record, self._machine)
+
+    def _refuse_if_running(self, name: str, verb: str) -> None:
+        turns = (turn for turn in self._turns.values() if turn.session == name)
+        if name in self._resuming or any(not turn.over for turn in turns):
+            raise Conflict(
+                f"{name!r} is running a turn and cannot be {verb}.",
+                hint="Try again when it has ended.",
+            )
 
     @asynccontextmanager
     async def _alone(
@@ -415,12 +475,9 @@ class Lifecycle:
         known = self._register[name]
         if needs_model:
             await self.ready()
-        if any(turn.session == name and not turn.over for turn in self._turns.values()):
-            raise Conflict(
-                f"{name!r} is running a turn and cannot be {verb}.",
-                hint="Try again when it has ended.",
-            )
-        async with self._turnstile.pass_through():
+        self._refuse_if_running(name, verb)
+        async with self._floor.landing:
+            self._refuse_if_running(name, verb)
             yield self._register[known.name]
 
 

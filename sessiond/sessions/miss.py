@@ -5,8 +5,8 @@ from __future__ import annotations
 from sessiond.engine.fingerprint import Fingerprint
 from sessiond.engine.memory import Memory, Tokens, common_prefix
 from sessiond.sessions.composition import Composition
-from sessiond.sessions.execution import Landed
 from sessiond.sessions.explanation import Explanation
+from sessiond.sessions.lander import Landed
 from sessiond.sessions.tree import Turn
 from sessiond.sessions.turn import Miss, MissCause
 from sessiond.store.found import State

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
@@ -10,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from sessiond.engine.sequence import SequenceView
 from sessiond.errors import LedgerError, SessionNotFound, StateError
-from sessiond.sessions.execution import Machine
+from sessiond.sessions.lander import Machine
+from sessiond.sessions.outline import Outline, TurnOutline
 from sessiond.sessions.plan import Plan, plan
 from sessiond.sessions.register import Register
 from sessiond.sessions.residency import as_resident
@@ -19,11 +21,19 @@ from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.transcript import Chat
 from sessiond.sessions.tree import SessionTree, Turn
 from sessiond.sessions.turn import SessionState, SessionSummary, TranscriptMessage, TurnSummary
+from sessiond.store.chain import BLOCK_TOKENS
 from sessiond.store.found import Stored, Usage
 
 _NOWHERE = Plan(position=0)
 _REVIEW_S = 3600
 """Which line is the main one depends on the time, too."""
+AT_ONCE = 16
+"""Sessions whose turns and state are looked up for one list. Of the others it says what was found
+before, or what the outline of their turns lets expect: each list looks up some more.
+"""
+_FRESH = AT_ONCE // 2
+"""So many of those used last come before sessions that were never looked up."""
+_PAUSE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +56,37 @@ class _Scene:
     machine: Machine | None
     usage: Usage | None
     lines: dict[str, list[SequenceView]]
+    fingerprint: str
+
+    @property
+    def files(self) -> int:
+        """In the store."""
+        return self.usage.blocks + self.usage.snapshots if self.usage else 0
+
+    @property
+    def file_bytes(self) -> float:
+        """Of a file in the store, on average."""
+        return self.usage.bytes / self.files if self.usage and self.files else 0.0
 
     def mark(self, record: SessionRecord) -> Hashable:
-        """The same for as long as nothing has changed that a standing depends on."""
-        own = tuple((view.seq, view.epoch, len(view.tokens)) for view in self.lines[record.id])
-        model = self.machine.fingerprint.value if self.machine else None
-        return record.last_used, own, self.usage, model, int(time.time() // _REVIEW_S)
+        """The same for as long as nothing has changed of the session itself."""
+        lines = self.lines.get(record.id, ())
+        return record.last_used, tuple((v.seq, v.epoch, len(v.tokens)) for v in lines)
+
+    @property
+    def setting(self) -> Hashable:
+        """The same for as long as nothing has changed that all standings depend on."""
+        return self.usage, self.fingerprint, int(time.time() // _REVIEW_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A standing as it was found, and what it was found for. `look` counts up."""
+
+    mark: Hashable
+    setting: Hashable
+    look: int
+    standing: _Standing
 
 
 class Overview:
@@ -60,22 +95,25 @@ class Overview:
     def __init__(self, register: Register, rules: Rules) -> None:
         self._register = register
         self._rules = rules
-        self._known: dict[str, tuple[Hashable, _Standing]] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._looks = 0
+        self._outlines: dict[str, tuple[float, Outline]] = {}
 
     async def summaries(self, machine: Machine | None) -> list[SessionSummary]:
         """The most recently used first. A session that cannot be read says so."""
-        scene, listed = await _look(machine), []
-        for record in self._register.records:
+        scene, records = await _look(machine), self._register.records
+        found: dict[str, _Standing] = {}
+        for record in self._due(records, scene):
             try:
-                standing = await self._standing(record, scene)
+                found[record.id] = await self._standing(record, scene)
             except SessionNotFound:
                 continue
             except LedgerError as error:
-                standing = _Standing(reason=str(error))
-            listed.append(self._summary(record, standing, machine))
+                found[record.id] = _Standing(reason=str(error))
+        found |= await self._rest(records, scene, found)
         present = {record.id for record in self._register.records}
-        self._known = {id_: known for id_, known in self._known.items() if id_ in present}
-        return listed
+        self._seen = {id_: seen for id_, seen in self._seen.items() if id_ in present}
+        return await self._listed([r for r in records if r.id in present], found, machine)
 
     async def summary(self, record: SessionRecord, machine: Machine | None) -> SessionSummary:
         """Raises LedgerError."""
@@ -98,14 +136,67 @@ class Overview:
             said.append(TranscriptMessage(turn.number, "assistant", turn.reply))
         return said
 
+    def _due(self, records: Sequence[SessionRecord], scene: _Scene) -> list[SessionRecord]:
+        """Whom to look up now: first who has changed, then who was looked up longest ago."""
+        ranked: list[tuple[bool, int, int]] = []
+        setting = scene.setting
+        for place, record in enumerate(records):
+            seen = self._seen.get(record.id)
+            changed = seen.mark != scene.mark(record) if seen else record.id in scene.lines
+            if changed or seen is None or seen.setting != setting:
+                ranked.append((not changed and place >= _FRESH, seen.look if seen else 0, place))
+        return [records[place] for *_, place in heapq.nsmallest(AT_ONCE, ranked)]
+
     async def _standing(self, record: SessionRecord, scene: _Scene) -> _Standing:
-        mark = scene.mark(record)
-        seen, standing = self._known.get(record.id, (None, _Standing()))
-        if seen != mark:
-            tree = await self._register.glance(record.name)
-            standing = await _standing_of(tree, scene.lines[record.id], scene.machine)
-            self._known[record.id] = mark, standing
+        mark, setting = scene.mark(record), scene.setting
+        seen = self._seen.get(record.id)
+        if seen and (seen.mark, seen.setting) == (mark, setting):
+            return seen.standing
+        tree = await self._register.glance(record.name)
+        standing = await _standing_of(tree, scene.lines.get(record.id, ()), scene.machine)
+        if scene.machine is not None:
+            self._looks += 1
+            self._seen[record.id] = _Seen(mark, setting, self._looks, standing)
         return standing
+
+    async def _rest(
+        self, records: Sequence[SessionRecord], scene: _Scene, found: dict[str, _Standing]
+    ) -> dict[str, _Standing]:
+        """Of those that were not looked up now. Raises LedgerError."""
+        seen, rest, files = dict(self._seen), dict[str, _Standing](), scene.files
+        known = found.keys() | seen.keys()
+        outlines = await self._outlined([r for r in records if r.id not in known], records)
+        for place, record in enumerate(records):
+            await _pause(place)
+            standing = found.get(record.id)
+            if standing is None and record.id in seen:
+                standing = rest[record.id] = seen[record.id].standing
+            elif standing is None:
+                outline = outlines[record.id][1]
+                standing = rest[record.id] = _expected(outline, scene, stored=files > 0)
+            files -= _files_of(standing.tokens)
+        return rest
+
+    async def _outlined(
+        self, wanted: Sequence[SessionRecord], records: Sequence[SessionRecord]
+    ) -> dict[str, tuple[float, Outline]]:
+        """By session id, with the time of use they are of. Raises LedgerError."""
+        if any(self._outlines.get(r.id, (None,))[0] != r.last_used for r in wanted):
+            found = await self._register.outlines()
+            self._outlines = {r.id: (r.last_used, found.get(r.id, Outline())) for r in records}
+        return self._outlines
+
+    async def _listed(
+        self,
+        records: Sequence[SessionRecord],
+        standings: dict[str, _Standing],
+        machine: Machine | None,
+    ) -> list[SessionSummary]:
+        listed: list[SessionSummary] = []
+        for place, record in enumerate(records):
+            await _pause(place)
+            listed.append(self._summary(record, standings[record.id], machine))
+        return listed
 
     def _summary(
         self, record: SessionRecord, standing: _Standing, machine: Machine | None
@@ -132,10 +223,16 @@ class Overview:
         )
 
 
+async def _pause(place: int) -> None:
+    """Lets others come in between, for there may be very many sessions."""
+    if place % _PAUSE == _PAUSE - 1:
+        await asyncio.sleep(0)
+
+
 async def _look(machine: Machine | None) -> _Scene:
     lines: dict[str, list[SequenceView]] = defaultdict(list)
     if machine is None:
-        return _Scene(None, None, lines)
+        return _Scene(None, None, lines, "")
     for view in await machine.engine.views():
         if view.owner is not None:
             lines[view.owner.session].append(view)
@@ -143,7 +240,27 @@ async def _look(machine: Machine | None) -> _Scene:
         usage = await asyncio.to_thread(machine.store.usage)
     except StateError:
         usage = None
-    return _Scene(machine, usage, lines)
+    return _Scene(machine, usage, lines, machine.fingerprint.value)
+
+
+def _expected(outline: Outline, scene: _Scene, *, stored: bool) -> _Standing:
+    """Without a look. `stored`: those used later leave room for its state on disk."""
+    end, machine = outline.end, scene.machine
+    if end is None:
+        return _Standing()
+    prospect, size, reason = _NOWHERE, 0, "the model is loading"
+    if machine is not None and stored and end.fingerprint == scene.fingerprint:
+        size, reason = int(_files_of(end.length) * scene.file_bytes), ""
+        prospect = Plan(position=end.length, restored=end.length, restored_bytes=size)
+    elif machine is not None:
+        reason = _reason(end, machine)
+    turns, lines, rate = outline.turns, outline.lines, outline.hit_rate
+    return _Standing(end.length, turns, lines, rate, prospect, size, reason)
+
+
+def _files_of(tokens: int) -> int:
+    """About so many state files."""
+    return tokens // BLOCK_TOKENS + 1
 
 
 async def _standing_of(
@@ -185,7 +302,7 @@ def _state(prospect: Plan, tokens: int) -> SessionState:
     return "disk" if prospect.restored > prospect.keep else "resident"
 
 
-def _reason(leaf: Turn, machine: Machine) -> str:
+def _reason(leaf: Turn | TurnOutline, machine: Machine) -> str:
     if leaf.model != machine.fingerprint.model:
         return "model changed"
     if leaf.fingerprint != machine.fingerprint.value:

@@ -109,6 +109,8 @@ def _landings(
 
 def _on_resident(resident: Resident, shared: int, limit: int, memory: Memory) -> Iterator[Plan]:
     end, position = len(resident.tokens), min(shared, limit)
+    if memory.needs_snapshot and resident.running:
+        return  # it has gone on when the plan is executed
     if position < end and memory.recurrent:
         return
     if memory.n_swa and resident.window_start > memory.window_start(position):

@@ -7,14 +7,16 @@ import logging
 import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from sessiond.errors import Conflict, LedgerError, SessionNotFound
 from sessiond.sessions.journal import Journal
 from sessiond.sessions.ledger import Ledger
+from sessiond.sessions.outline import Outline, outline
 from sessiond.sessions.pinned import KEPT as FRONTS
 from sessiond.sessions.pinned import Fronts
 from sessiond.sessions.schema import SessionRecord
@@ -38,7 +40,8 @@ class Register:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._records: dict[str, SessionRecord] = {}
         self._trees: OrderedDict[str, SessionTree] = OrderedDict()
-        self._writing: Counter[str] = Counter()
+        self._in_use: Counter[str] = Counter()
+        self._unborn: dict[str, tuple[SessionRecord, SessionTree]] = {}
 
     async def open(self) -> None:
         """Read the sessions, not their turns. Raises LedgerError."""
@@ -71,6 +74,9 @@ class Register:
         """The most recently used first."""
         return sorted(self._records.values(), key=lambda record: -record.last_used)
 
+    def __len__(self) -> int:
+        return len(self._records)
+
     @property
     def unsaved(self) -> int:
         """Turns that are only in memory because the ledger could not be written."""
@@ -96,13 +102,33 @@ class Register:
             self._trim()
         return tree
 
+    @asynccontextmanager
+    async def opened(
+        self, name: str, new: SessionRecord
+    ) -> AsyncGenerator[tuple[SessionRecord, SessionTree], None]:
+        """A session and its tree, the same for all turns that are under way in it.
+
+        An unknown name is a session like `new`, in memory only until a turn is committed.
+        Raises LedgerError.
+        """
+        with self._using(name):
+            tree = await self.tree(name)
+            if name in self._records:
+                yield self._records[name], self._trees.setdefault(name, tree)
+            else:
+                yield self._unborn.setdefault(name, (new, tree))
+
     async def glance(self, name: str) -> SessionTree:
         """As `tree`, for a look at one of many: it is not kept in memory for this."""
         if name in self._trees:
             return self._trees[name]
         if name not in self._records:
-            return SessionTree()
+            return self._unborn[name][1] if name in self._unborn else SessionTree()
         return await self._work(lambda: self._ledger.load(name))
+
+    async def outlines(self) -> dict[str, Outline]:
+        """Of all sessions whose turns are in the ledger, by id. Raises LedgerError."""
+        return await self._work(self._read_outlines)
 
     async def create(self, record: SessionRecord) -> None:
         """Raises Conflict if the name is taken, LedgerError."""
@@ -110,7 +136,8 @@ class Register:
             raise Conflict(f"There is a session {record.name!r} already.", param="name")
         await self._work(lambda: self._ledger.create(record))
         self._records[record.name] = record
-        self._trees[record.name] = SessionTree()
+        _, tree = self._unborn.get(record.name, (record, SessionTree()))
+        self._trees[record.name] = tree
 
     async def change(self, name: str, **fields: Any) -> None:
         """Set fields of the session's record. Raises SessionNotFound, LedgerError."""
@@ -121,18 +148,20 @@ class Register:
     async def fork(self, record: SessionRecord, source: str, at: int) -> None:
         """Make `record` a session with the turns of `source` up to turn `at`, numbers and all.
 
-        Raises Conflict if the name is taken, NotFound for an unknown turn, LedgerError.
+        A request for it that comes meanwhile goes on from them. Raises Conflict if the name is
+        taken or its first turn is under way, NotFound for an unknown turn, LedgerError.
         """
         turns = (await self.tree(source)).path(at)
-        if record.name in self._records:
+        if record.name in self._records or record.name in self._unborn:
             raise Conflict(f"There is a session {record.name!r} already.", param="name")
         tree = SessionTree()
         for turn in turns:
             tree.add(turn)
-        await self._work(lambda: self._ledger.create(record, turns))
-        self._records[record.name] = record
-        self._trees[record.name] = tree
-        self._trim()
+        with self._using(record.name):
+            self._unborn[record.name] = (record, tree)
+            await self._work(lambda: self._ledger.create(record, turns))
+            self._records[record.name] = record
+            self._trees[record.name] = tree
 
     async def keep_front(self, key: str, texts: tuple[str, ...]) -> None:
         """A front that stays from now on; where the ledger cannot be written, in memory only."""
@@ -167,12 +196,8 @@ class Register:
         self._records[used.name] = used
         self._trees[used.name] = tree
         self._trees.move_to_end(used.name)
-        self._writing[used.name] += 1
-        try:
+        with self._using(used.name):
             return await self._work(lambda: self._journal.commit(used, turn))
-        finally:
-            self._writing[used.name] -= 1
-            self._trim()
 
     async def retry(self) -> int:
         """Try again to write what waits; the number of turns that still wait."""
@@ -186,14 +211,30 @@ class Register:
         """For a session nobody named."""
         return f"chat-{time.time_ns() & 0xFFFFFFFFFFFF:012x}"
 
+    @contextmanager
+    def _using(self, name: str) -> Iterator[None]:
+        self._in_use[name] += 1
+        try:
+            yield
+        finally:
+            self._in_use[name] -= 1
+            if not self._in_use[name]:
+                del self._in_use[name]
+                self._unborn.pop(name, None)
+            self._trim()
+
     def _trim(self) -> None:
         """Let go of the trees used longest ago that can be read again."""
         if len(self._trees) <= KEPT_TREES:
             return
         unsaved = self._journal.unsaved_by_session
         for name in list(self._trees)[:-KEPT_TREES]:
-            if not self._writing[name] and self._records[name].id not in unsaved:
+            if not self._in_use[name] and self._records[name].id not in unsaved:
                 del self._trees[name]
+
+    def _read_outlines(self) -> dict[str, Outline]:
+        now = time.time()
+        return {id_: outline(turns, now) for id_, turns in self._ledger.outlines().items()}
 
     async def _work(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function)

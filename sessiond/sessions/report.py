@@ -14,7 +14,7 @@ from sessiond.metrics import (
     TURNS,
     UNSAVED_TURNS,
 )
-from sessiond.sessions.execution import Landed
+from sessiond.sessions.lander import Landed
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.tree import SessionTree, Turn
 from sessiond.sessions.turn import TurnReport

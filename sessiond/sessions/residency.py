@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from sessiond.engine.core import EngineCore
@@ -16,9 +18,10 @@ from sessiond.store.chain import Kind
 
 
 class Residency:
-    """Event loop only, one turn at a time. Parking saves a line before it leaves the context."""
+    """Event loop only, and under `lock`. Parking saves a line before it leaves the context."""
 
     def __init__(self, engine: Engine, saver: Saver, checkpoints: Checkpoints) -> None:
+        self.lock = asyncio.Lock()
         self._engine = engine
         self._saver = saver
         self._checkpoints = checkpoints
@@ -34,12 +37,12 @@ class Residency:
     async def claim(self, plan: Plan, owner: Owner, cells: int) -> Landing:
         """Choose the sequence for a plan that will need `cells` more cells, and make room for it.
 
-        Raises PoolFull where running lines leave no room.
+        Raises PoolFull where running lines leave no room; idle lines may have been parked then.
         """
+        enough = await self._free_cells(cells, spared={plan.source})
         seq = plan.source if plan.in_place and plan.source is not None else None
         if seq is None:
-            seq = await self._empty_sequence(spared=plan.source)
-        await self._free_cells(cells, spared={seq, plan.source})
+            seq = await self._empty_sequence(spared=plan.source, beside_it=enough)
         return Landing(
             seq=seq,
             position=plan.position,
@@ -51,6 +54,12 @@ class Residency:
             owner=owner,
         )
 
+    async def expect_cells(self, cells: int) -> None:
+        """Raises PoolFull where running lines have taken so many free cells meanwhile."""
+        free = await self._engine.call(lambda core: core.free_cells())
+        if free < cells and any(view.running for view in await self._engine.views()):
+            raise PoolFull("Running lines have taken the cells.")
+
     async def park_one(self, spared: set[int | None]) -> bool:
         """Park the idle line used longest ago. False if there is none but those `spared`."""
         idle = _idle(await self._engine.views(), spared)
@@ -58,6 +67,14 @@ class Residency:
             return False
         await self.park(idle[0])
         return True
+
+    async def park_idle(self, seconds: float) -> int:
+        """Park the lines that were not used for so long; how many those were."""
+        before = time.monotonic() - seconds
+        idle = [v for v in _idle(await self._engine.views(), set()) if v.last_used < before]
+        for view in idle:
+            await self.park(view)
+        return len(idle)
 
     async def park(self, view: SequenceView) -> None:
         """Save a line and drop it from the context."""
@@ -75,12 +92,15 @@ class Residency:
         views = await self._engine.views()
         return [v for v in views if v.owner is not None and v.owner.session == session]
 
-    async def _empty_sequence(self, spared: int | None) -> int:
+    async def _empty_sequence(self, spared: int | None, *, beside_it: bool) -> int:
+        """`beside_it`: there are cells for another line without taking those of `spared`."""
         views = await self._engine.views()
         empty = next((view.seq for view in views if not len(view.tokens)), None)
-        if empty is not None:
+        if empty is not None and (beside_it or spared is None):
             return empty
         idle = _idle(views, {spared}) or _idle(views, set())
+        if not idle and empty is not None:
+            return empty
         if not idle:
             raise PoolFull("Every sequence is running a turn.")
         victim = idle[0]
@@ -90,10 +110,16 @@ class Residency:
             await self.park(victim)
         return victim.seq
 
-    async def _free_cells(self, cells: int, spared: set[int | None]) -> None:
+    async def _free_cells(self, cells: int, spared: set[int | None]) -> bool:
+        """Whether there are enough now. Where nothing runs and nothing else is idle there may not
+        be. Raises PoolFull where running lines have them.
+        """
         while await self._engine.call(lambda core: core.free_cells()) < cells:
             if not await self.park_one(spared):
-                return
+                if any(view.running for view in await self._engine.views()):
+                    raise PoolFull("Running lines need the cells.")
+                return False
+        return True
 
 
 def as_resident(view: SequenceView, *, own: bool) -> Resident:

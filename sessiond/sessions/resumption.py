@@ -16,7 +16,7 @@ from sessiond.sessions.turn_task import Workshop
 
 
 async def resume(record: SessionRecord, shop: Workshop, predicted_ms: float) -> ResumeReport:
-    """Under the turnstile. Raises LedgerError, EngineError, TemplateError."""
+    """With a place on the floor. Raises LedgerError, EngineError, TemplateError."""
     tree, machine = await shop.register.tree(record.name), shop.machine
     leaf = tree.main_line(time.time())
     if leaf is None:
@@ -25,7 +25,7 @@ async def resume(record: SessionRecord, shop: Workshop, predicted_ms: float) -> 
     composed = resumed(tree, leaf, shop.renderer, shop.tokenizer, now)
     owner = Owner(record.id, tree.path(leaf)[0].number)
     began = time.monotonic()
-    outcome = await Execution(machine, owner, composed.prompt).land_and_evaluate()
+    outcome = await Execution(machine, shop.floor, owner, composed.prompt).land_and_evaluate()
     elapsed = (time.monotonic() - began) * 1e3
     plan = outcome.landed.plan
     return ResumeReport(

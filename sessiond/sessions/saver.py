@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 SETTLE_S = 1.0
 """Idle time before anything is written, so that turns in quick succession write once."""
+COLLECT_S = 3.0
+"""So long at most a capture waits for a moment in which nobody waits for a first token."""
 MAX_AGE_S = 20.0
 MAX_TOKENS = 2048
 """Unsaved state older or larger than this is written under load. Saving takes its time, and what is
@@ -69,6 +71,7 @@ class Saver:
         self._saved: dict[int, _Saved] = {}
         self._last_activity = time.monotonic()
         self._poked = asyncio.Event()
+        self._collected = time.monotonic()
         self._resting = False
 
     def active(self) -> None:
@@ -84,6 +87,7 @@ class Saver:
         while not await self._rests_within(SETTLE_S / 2):
             try:
                 if busy():
+                    await self._collect()
                     await self._save_overdue()
                 elif time.monotonic() - self._last_activity >= SETTLE_S:
                     await self.save_all()
@@ -144,6 +148,13 @@ class Saver:
                 await self._poked.wait()
         self._poked.clear()
         return self._resting
+
+    async def _collect(self) -> None:
+        """Captures come into the ring when nobody waits for a first token, else a little later."""
+        now = time.monotonic()
+        patient = now - self._collected < COLLECT_S
+        if await self._checkpoints.collect(patient=patient):
+            self._collected = now
 
     async def _save_overdue(self) -> None:
         for view in await self._engine.views():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 from uuid import uuid4
@@ -141,7 +141,38 @@ def _pinned_fronts(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first_tables, _pinned_fronts]
+def _outlines(connection: sqlite3.Connection) -> None:
+    """Listing must not read what was said: SQLite keeps the little it needs of each turn apart."""
+    connection.execute(
+        """CREATE TABLE outline (
+            session_id TEXT NOT NULL REFERENCES session(id) ON DELETE CASCADE,
+            number INTEGER NOT NULL, parent INTEGER, length INTEGER NOT NULL,
+            prompt_tokens INTEGER NOT NULL, cached INTEGER NOT NULL,
+            model TEXT NOT NULL, fingerprint TEXT NOT NULL, created REAL NOT NULL,
+            PRIMARY KEY (session_id, number)) WITHOUT ROWID"""
+    )
+    connection.execute(
+        """CREATE VIEW turn_outline AS SELECT session_id, number, parent,
+            kept + length(prompt_tokens) / 4 + length(reply_tokens) / 4,
+            CASE WHEN json_valid(stats)
+                THEN coalesce(json_extract(stats, '$.prompt_tokens'), 0) ELSE 0 END,
+            CASE WHEN json_valid(stats)
+                THEN coalesce(json_extract(stats, '$.cached'), 0) ELSE 0 END,
+            model, fingerprint, created FROM turn"""
+    )
+    connection.execute("INSERT INTO outline SELECT * FROM turn_outline")
+    connection.execute(
+        """CREATE TRIGGER turn_outlined AFTER INSERT ON turn BEGIN
+            INSERT INTO outline SELECT * FROM turn_outline
+            WHERE session_id = new.session_id AND number = new.number; END"""
+    )
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [
+    _first_tables,
+    _pinned_fronts,
+    _outlines,
+]
 """Each brings a file from the version that is its index to the next. Released ones never change."""
 
 
@@ -168,10 +199,12 @@ def session_row(record: SessionRecord) -> SessionRow:
     return SessionRow(**{**asdict(record), "pinned_front": pinned})
 
 
-def session_record(row: SessionRow) -> SessionRecord:
-    """Raises ValueError where the row is damaged."""
-    pinned = None if row.pinned_front is None else tuple(json.loads(row.pinned_front))
-    return SessionRecord(**{**row.model_dump(), "pinned_front": pinned})
+def session_record(row: Mapping[str, Any]) -> SessionRecord:
+    """From the columns of `SessionRow`. Raises ValueError where the row is damaged."""
+    front = row["pinned_front"]
+    flags = {name: bool(row[name]) for name in ("named", "pinned", "may_compact")}
+    pinned = None if front is None else tuple(json.loads(front))
+    return SessionRecord(**{**row, **flags, "pinned_front": pinned})
 
 
 def turn_row(session_id: str, turn: Turn) -> TurnRow:

@@ -138,6 +138,7 @@ class SessionTree:
         self._quoted: dict[bytes, list[int]] = {}
         self._links: set[bytes] = set()
         self._text_lengths: set[int] = set()
+        self._last_number = 0
         self._paths: OrderedDict[int, Tokens] = OrderedDict()
 
     def __len__(self) -> int:
@@ -153,14 +154,20 @@ class SessionTree:
     def __getitem__(self, number: int) -> Turn:
         return self._places[number].turn
 
-    @property
-    def next_number(self) -> int:
-        return max(self._places, default=0) + 1
+    def take_number(self) -> int:
+        """For a turn that may be added later; given out once."""
+        self._last_number += 1
+        return self._last_number
 
     @property
     def last_used(self) -> float:
         """Unix seconds; 0 for an empty tree."""
         return max((turn.created for turn in self), default=0.0)
+
+    def give_back(self, number: int) -> None:
+        """There will be no turn of this number; the next one gets it if it was given out last."""
+        if number == self._last_number and number not in self._places:
+            self._last_number -= 1
 
     def add(self, turn: Turn) -> None:
         """Raises ValueError if the number is taken, the parent unknown or shorter than `kept`."""
@@ -171,6 +178,7 @@ class SessionTree:
         if not 0 <= turn.kept <= self.length(turn.parent):
             raise ValueError(f"turn {turn.number} keeps {turn.kept} tokens its parent lacks")
         place = self._place(turn)
+        self._last_number = max(self._last_number, turn.number)
         self._places[turn.number] = place
         self._children(turn.parent).append(turn.number)
         self._answered.setdefault(place.answered, []).append(turn.number)

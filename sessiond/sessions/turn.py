@@ -39,6 +39,7 @@ class TurnRequest:
     """`logprobs` is the number of alternatives wanted per token, None for none at all.
 
     `policy` holds for this request instead of the session's. `compact`: it may rewrite history.
+    Two with the same `idempotency_key` are one.
     """
 
     session: SessionRef
@@ -48,6 +49,7 @@ class TurnRequest:
     logprobs: int | None = None
     policy: str | None = None
     compact: bool = False
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ class Health:
 
     `codec` is "blocks" or "whole" (with the reason in `codec_detail`). `staging` says what memory
     snapshots are copied into: "device" (pinned), "locked", "pageable", or "none" where none are
-    taken. Ring sizes are bytes.
+    taken. Ring sizes are bytes. `max_lines` lines at most are in the context at once.
     """
 
     status: Literal["ok", "loading", "draining", "failed"]
@@ -227,6 +229,8 @@ class Health:
     ring_bytes: int = 0
     ring_budget: int = 0
     ring_entries: int = 0
+    resident_lines: int = 0
+    max_lines: int = 0
 
 
 class Turns(Protocol):

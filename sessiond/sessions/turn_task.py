@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sessiond.engine.events import Delta, Ended, Progress
-from sessiond.engine.memory import as_tokens
+from sessiond.engine.memory import Tokens, as_tokens
 from sessiond.engine.sampling import Ending
 from sessiond.engine.sequence import Owner
 from sessiond.errors import (
@@ -17,13 +18,17 @@ from sessiond.errors import (
     EngineError,
     InvalidRequest,
     SessiondError,
+    StateError,
     Unavailable,
 )
 from sessiond.metrics import REFUSALS, REWRITES
 from sessiond.sessions.boundaries import boundaries_of
 from sessiond.sessions.composition import Composer, Composition
-from sessiond.sessions.execution import Execution, Landed, Machine, Outcome, Places
+from sessiond.sessions.event_log import EventLog
+from sessiond.sessions.execution import Execution, Outcome, Places
 from sessiond.sessions.explanation import ContextEditRejected, Explanation, Explanations
+from sessiond.sessions.floor import Floor
+from sessiond.sessions.lander import Landed, Machine
 from sessiond.sessions.miss import expected_position, find_miss, miss_of
 from sessiond.sessions.pinned import Pinned, front_texts
 from sessiond.sessions.placement import places
@@ -37,9 +42,9 @@ from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.transcript import Content, Text, title
 from sessiond.sessions.tree import SessionTree, Turn, TurnStats
 from sessiond.sessions.turn import Finished, Miss, TurnEvent, TurnRequest
-from sessiond.sessions.turnstile import Turnstile
 
-_UNDER_WAY = Progress(0, 0, 0, 0.0)
+LINGER_S = 3.0
+"""So long a turn without a token goes on for a client that left: the same request takes it over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Workshop:
     machine: Machine
     renderer: PromptRenderer
     register: Register
-    turnstile: Turnstile
+    floor: Floor
     tokenizer: str
     rules: Rules
     explanations: Explanations
@@ -71,7 +76,8 @@ class _Decided:
 
 
 class TurnTask:
-    """The client's side reads `events`; closing it cancels the turn, which is still committed.
+    """The client's side reads `events`; when the last reader has closed them the turn is cancelled,
+    and still committed.
 
     A turn that was cancelled before its first token leaves nothing behind.
     """
@@ -84,11 +90,11 @@ class TurnTask:
     ) -> None:
         self.session = session
         self.over = False
-        self._request = request
+        self.request = request
         self._workshop_of = workshop
         self._new: SessionRecord | None = None
         self._decided: _Decided | None = None
-        self._queue: asyncio.Queue[TurnEvent | SessiondError | None] = asyncio.Queue()
+        self._log = EventLog(self._left)
         self._execution: Execution | None = None
         self._cancelled = False
         self._admitted = False
@@ -98,27 +104,35 @@ class TurnTask:
     @property
     def waiting(self) -> bool:
         """For the model or for its turn, with a client that still wants it."""
-        return not (self._admitted or self._cancelled)
+        return not (self._admitted or self._cancelled or self.abandoned)
 
     def cancel(self) -> None:
         self._cancelled = True
         if self._execution is not None:
             self._execution.cancel()
 
-    async def events(self) -> AsyncGenerator[TurnEvent, None]:
-        """Under way already, so that closing it unread cancels the turn. Raises what it raised."""
-        events = self._events()
-        await anext(events)
-        return events
+    @property
+    def failed(self) -> bool:
+        """It ended, or will, without a reply."""
+        return self._cancelled or self._log.failed
 
-    async def _events(self) -> AsyncGenerator[TurnEvent, None]:
-        try:
-            yield _UNDER_WAY
-            while (event := await self._queue.get()) is not None:
-                if isinstance(event, SessiondError):
-                    raise event
-                yield event
-        finally:
+    @property
+    def abandoned(self) -> bool:
+        """Under way, and nobody reads it."""
+        return not (self.over or self._cancelled or self._log.readers)
+
+    async def events(self) -> AsyncGenerator[TurnEvent, None]:
+        """From the beginning, for one more reader. Raises what the turn raised."""
+        return await self._log.read()
+
+    def _left(self) -> None:
+        if self._first_token is None and LINGER_S:
+            asyncio.get_running_loop().call_later(LINGER_S, self._cancel_if_abandoned)
+        else:
+            self.cancel()
+
+    def _cancel_if_abandoned(self) -> None:
+        if self.abandoned:
             self.cancel()
 
     async def decide(self, shop: Workshop) -> None:
@@ -132,42 +146,65 @@ class TurnTask:
             await ready()
             await self._pass(self._workshop_of())
         except SessiondError as error:
-            self._queue.put_nowait(error)
+            self._log.end(error)
             return
         except BaseException:
-            self._queue.put_nowait(EngineError("The turn failed; the log says more."))
+            self._log.end(EngineError("The turn failed; the log says more."))
             raise
         finally:
             self.over = True
-            self._queue.put_nowait(None)
-        await self._workshop_of().machine.checkpoints.collect()
+            self._log.end()
+        await self._workshop_of().machine.checkpoints.collect(patient=True)
 
     async def _pass(self, shop: Workshop) -> None:
-        async with shop.turnstile.pass_through():
+        if shop.floor.full and self._decided is not None:
+            await self._read_ahead(shop, self._decided.composed.prompt)
+        opened = shop.register.opened(self.session, self._record(shop.register))
+        async with opened as (record, tree), shop.floor.line(named=self._is_named):
             self._admitted = True
             if self._cancelled:
                 raise Unavailable("The turn was cancelled before it began.")
-            record = self._record(shop.register)
-            tree = await shop.register.tree(self.session)
             decided = self._decide(shop, tree, record)
-            composed = decided.composed
-            shop.machine.saver.active()
-            execution = self._execution = self._prepare(shop, tree, decided, record)
-            outcome = await execution.run(
-                self._request.sampling,
-                self._ending(shop, composed),
-                self._request.logprobs,
-                self._emit,
-            )
-            shop.machine.saver.active()
-            await self._settle(shop, record, tree, decided, outcome)
+            number = tree.take_number()
+            try:
+                await self._execute(shop, record, tree, decided, number)
+            finally:
+                tree.give_back(number)
+
+    async def _read_ahead(self, shop: Workshop, prompt: Tokens) -> None:
+        """While others run: the files of this turn come into the system's cache."""
+        with suppress(StateError):
+            await asyncio.to_thread(shop.machine.store.will_read, prompt)
+
+    async def _execute(
+        self,
+        shop: Workshop,
+        record: SessionRecord,
+        tree: SessionTree,
+        decided: _Decided,
+        number: int,
+    ) -> None:
+        shop.machine.saver.active()
+        execution = self._execution = self._prepare(shop, tree, decided, record, number)
+        outcome = await execution.run(
+            self.request.sampling,
+            self._ending(shop, decided.composed),
+            self.request.logprobs,
+            self._emit,
+        )
+        shop.machine.saver.active()
+        await self._settle(shop, record, tree, decided, outcome, number)
+
+    @property
+    def _is_named(self) -> bool:
+        return self.request.session.name is not None
 
     def _record(self, register: Register) -> SessionRecord:
         """The session's; a new one, in memory only, for an unknown name."""
         if self.session in register:
             return register[self.session]
         if self._new is None:
-            ref = self._request.session
+            ref = self.request.session
             self._new = SessionRecord.new(
                 self.session, time.time(), named=ref.named, agent=ref.agent
             )
@@ -180,7 +217,7 @@ class TurnTask:
             return known
         now = datetime.fromtimestamp(record.created).astimezone()
         pinned = self._pinned(shop, tree, record)
-        content = pinned.content if pinned else self._request.content
+        content = pinned.content if pinned else self.request.content
         composer = Composer(shop.renderer, shop.tokenizer, now, shop.rules.reasoning)
         composed = composer.compose(content, tree)
         check_length(len(composed.prompt), shop.machine.limit, content)
@@ -190,7 +227,7 @@ class TurnTask:
 
     def _pinned(self, shop: Workshop, tree: SessionTree, record: SessionRecord) -> Pinned | None:
         names = shop.rules.pinned_front_of(record)
-        return shop.register.fronts.pin(self._request.content, names, tree)
+        return shop.register.fronts.pin(self.request.content, names, tree)
 
     def _review(
         self,
@@ -202,8 +239,8 @@ class TurnTask:
     ) -> Explanation | None:
         reviewer = Reviewer(
             session=record.name,
-            policy=shop.rules.policy_of(record, self._request.policy),
-            declared=self._request.compact or record.may_compact,
+            policy=shop.rules.policy_of(record, self.request.policy),
+            declared=self.request.compact or record.may_compact,
             max_rewind=shop.rules.max_rewind,
             renderer=shop.renderer,
             tokenizer=shop.tokenizer,
@@ -218,13 +255,18 @@ class TurnTask:
         return rewrite
 
     def _prepare(
-        self, shop: Workshop, tree: SessionTree, decided: _Decided, record: SessionRecord
+        self,
+        shop: Workshop,
+        tree: SessionTree,
+        decided: _Decided,
+        record: SessionRecord,
+        number: int,
     ) -> Execution:
         composed = decided.composed
-        root = tree.next_number if composed.parent is None else tree.path(composed.parent)[0].number
+        root = number if composed.parent is None else tree.path(composed.parent)[0].number
         owner, places = Owner(record.id, root), self._places(shop, tree, decided, record)
         enough = expected_position(composed.known, composed.prompt, len(composed.prompt) - 1)
-        execution = Execution(shop.machine, owner, composed.prompt, places, enough)
+        execution = Execution(shop.machine, shop.floor, owner, composed.prompt, places, enough)
         if self._cancelled:
             execution.cancel()
         return execution
@@ -246,15 +288,15 @@ class TurnTask:
 
     def _ending(self, shop: Workshop, composed: Composition) -> Ending:
         room = max(1, shop.machine.limit - len(composed.prompt))
-        wanted = self._request.ending.max_tokens
+        wanted = self.request.ending.max_tokens
         return replace(
-            self._request.ending, max_tokens=room if wanted is None else min(wanted, room)
+            self.request.ending, max_tokens=room if wanted is None else min(wanted, room)
         )
 
     def _emit(self, event: Progress | Delta) -> None:
         if self._first_token is None and isinstance(event, Delta):
             self._first_token = time.monotonic()
-        self._queue.put_nowait(event)
+        self._log.add(event)
 
     async def _settle(
         self,
@@ -263,6 +305,7 @@ class TurnTask:
         tree: SessionTree,
         decided: _Decided,
         outcome: Outcome,
+        number: int,
     ) -> None:
         landed, ended, composed = outcome.landed, outcome.ended, decided.composed
         if ended.reason == "cancelled" and not ended.tokens:
@@ -271,13 +314,13 @@ class TurnTask:
             composed, landed, shop.machine.memory, shop.machine.fingerprint
         )
         stats = self._stats(composed, landed, ended, miss)
-        turn = _turn(shop, tree, composed, ended, stats)
+        turn = _turn(shop, number, composed, ended, stats)
         record = replace(record, title=record.title or title(composed.content))
         saved = await self._commit(shop, record, tree, turn, decided)
         report = report_of(record, tree, turn, landed, ended, saved)
         count(report, shop.register.unsaved)
         log(record, report)
-        self._queue.put_nowait(Finished(ended.text, report))
+        self._log.add(Finished(ended.text, report))
 
     async def _commit(
         self,
@@ -327,11 +370,11 @@ def check_length(tokens: int, limit: int, content: Content) -> None:
 
 
 def _turn(
-    shop: Workshop, tree: SessionTree, composed: Composition, ended: Ended, stats: TurnStats
+    shop: Workshop, number: int, composed: Composition, ended: Ended, stats: TurnStats
 ) -> Turn:
     fingerprint = shop.machine.fingerprint
     return Turn(
-        number=tree.next_number,
+        number=number,
         parent=composed.parent,
         content=composed.content,
         kept=composed.kept,

@@ -15,18 +15,19 @@ from sessiond.store.row import Base
 SCHEMA = 1
 """Goes up with every change of the tables; an index with another number is rebuilt."""
 
-_BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def open_database(path: Path) -> tuple[Engine, bool]:
+def open_database(path: Path, *, believed: bool = False) -> tuple[Engine, bool]:
     """An engine with the index's tables, and whether they are empty for want of a usable file.
 
+    A file that is `believed` to be sound is not read through.
     Raises StoreFailed when the file cannot be opened."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         path.chmod(0o600)
-        state = _state(path)
+        state = _state(path, believed=believed)
         if state not in ("good", "empty"):
             _move_aside(path, state)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -54,15 +55,15 @@ def _engine(path: Path) -> Engine:
     return engine
 
 
-def _state(path: Path) -> str:
+def _state(path: Path, *, believed: bool) -> str:
     """`good`, `empty`, or why the file cannot be used: `damaged`, `newer`, `older`."""
     try:
         with closing(sqlite3.connect(path, timeout=10)) as connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            verdict = "ok" if believed else _verdict(connection)
     except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode & 0xFF not in _BROKEN:
+        if error.sqlite_errorcode & 0xFF not in BROKEN:
             raise
         return "damaged"
     if verdict != "ok":
@@ -72,6 +73,11 @@ def _state(path: Path) -> str:
     if version > SCHEMA:
         return "newer"
     return "older" if tables else "empty"
+
+
+def _verdict(connection: sqlite3.Connection) -> str:
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    return str(verdict)
 
 
 def _move_aside(path: Path, why: str) -> None:

@@ -90,6 +90,12 @@ class Files:
                 raise StateDamaged(f"{found} bytes, {size} were written.", key=key)
             return _read_all(file, self.buffers.take(size), key)
 
+    def will_read(self, kind: Kind, key: str) -> None:
+        """Let the system bring a file into its cache; does not wait. One may be gone."""
+        with suppress(OSError, StateDamaged), self._opened(kind, key) as (file, size):
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file, 0, size, os.POSIX_FADV_WILLNEED)
+
     def head(self, kind: Kind, key: str) -> tuple[bytes, int]:
         """The first `HEADER_MAX` bytes at most, and the size of the file in bytes."""
         with self._opened(kind, key) as (file, size):

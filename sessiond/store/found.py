@@ -20,6 +20,22 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """Of what is present; `bytes` of files."""
+
+    bytes: int = 0
+    blocks: int = 0
+    snapshots: int = 0
+
+    def plus(self, kind: Kind, size: int, count: int = 1) -> Totals:
+        """With `count` more files of `size` bytes, or fewer."""
+        block = count if kind is Kind.BLOCK else 0
+        return Totals(
+            self.bytes + count * size, self.blocks + block, self.snapshots + count - block
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class StoredBlock:
     """Tokens `[start, start + length)`, of which the first `usable` are those asked for."""
 

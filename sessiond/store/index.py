@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,11 @@ from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from sessiond.errors import StoreFailed, StoreFull
+from sessiond.store import receipt
 from sessiond.store.chain import BLOCK_TOKENS, Kind
-from sessiond.store.database import open_database
+from sessiond.store.database import BROKEN, open_database
 from sessiond.store.envelope import Identity
-from sessiond.store.found import State
+from sessiond.store.found import State, Totals
 from sessiond.store.quota import Candidate
 from sessiond.store.row import Entry, Record, row_of
 
@@ -42,6 +42,9 @@ TOMBSTONES = 10_000
 
 _SLACK = 500
 _CHUNK = 500
+_LATEST = 256
+_LARGE = 256 << 20
+"""Bytes of an index that is not read through after a crash: SQLite recovers by itself."""
 _PRESENT = col(Entry.state) == State.PRESENT
 _RECORD = (
     col(Entry.kind),
@@ -58,30 +61,35 @@ _BY_KEY = select(*_RECORD).where(col(Entry.key) == bindparam("wanted"))
 _PREFIXES = select(func.substr(col(Entry.key), 1, 2)).distinct()
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Of what is present; `bytes` of files."""
-
-    bytes: int = 0
-    blocks: int = 0
-    snapshots: int = 0
-
-    def plus(self, kind: Kind, size: int, count: int = 1) -> Totals:
-        """With `count` more files of `size` bytes, or fewer."""
-        block = count if kind is Kind.BLOCK else 0
-        return Totals(
-            self.bytes + count * size, self.blocks + block, self.snapshots + count - block
-        )
-
-
 class Index:
     def __init__(self, path: Path) -> None:
-        """Opens or makes the index; `fresh` says that it is empty for want of a usable file."""
-        self._engine, self.fresh = open_database(path)
-        self._buried = _SLACK
+        """Opens or makes the index; `fresh` says that it is empty for want of a usable file.
 
-    def close(self) -> None:
+        `totals_then` is what it had when it was closed, None where that is not sure.
+        """
+        self._path = path
+        self._buried = _SLACK
+        doubtful = receipt.take_doubt(path)
+        self.totals_then = None if doubtful else receipt.take(path)
+        believed = not doubtful and (self.totals_then is not None or _is_large(path))
+        self._engine, self.fresh = open_database(path, believed=believed)
+        if believed and not self._answers():
+            self._engine.dispose()
+            self.totals_then = None
+            self._engine, self.fresh = open_database(path)
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.last_tick() >= 0 and self.after("", 1) is not None)
+        except StoreFailed:
+            receipt.take_doubt(self._path)
+            return False
+
+    def close(self, totals: Totals | None = None) -> None:
+        """`totals` of what is present, for the next start."""
         self._engine.dispose()
+        if totals is not None:
+            receipt.leave(self._path, totals)
 
     def checkpoint(self) -> None:
         """Moves what was committed into the main file, on disk."""
@@ -97,9 +105,12 @@ class Index:
         """Rows of any state, by key."""
         return {r.key: r for r in self._select(col(Entry.key), keys)}
 
-    def children(self, parent: str) -> list[Record]:
-        """Blocks of any state after `parent`."""
-        return list(self._select(col(Entry.parent), [parent], col(Entry.kind) == Kind.BLOCK))
+    def children(self, parent: str) -> list[tuple[str, bytes]]:
+        """Keys and tokens of the blocks of any state after `parent`. They may be very many."""
+        after = (col(Entry.parent) == parent) & (col(Entry.kind) == Kind.BLOCK)
+        with self._reading() as connection:
+            found = connection.execute(select(col(Entry.key), col(Entry.tokens)).where(after))
+            return [(key, tokens) for key, tokens in found]
 
     def snapshots(self, parents: Collection[str], limit: int) -> list[Record]:
         """Snapshots of any state after one of `parents`, at positions up to `limit`."""
@@ -165,10 +176,17 @@ class Index:
         return Totals(blocks[1] + sum(size for _, size in rows.values()), blocks[0], snapshots)
 
     def largest(self, fingerprint: str, kind: Kind) -> int:
-        """Bytes of the largest file that is present, 0 where there is none."""
-        such = (col(Entry.fingerprint) == fingerprint) & (col(Entry.kind) == kind)
+        """Bytes of the largest file among those used last, 0 where there is none."""
+        latest = (
+            select(col(Entry.size), col(Entry.kind), col(Entry.fingerprint))
+            .where(_PRESENT)
+            .order_by(col(Entry.last_used).desc())
+            .limit(_LATEST)
+            .subquery()
+        )
+        such = (latest.c.fingerprint == fingerprint) & (latest.c.kind == kind)
         with self._reading() as connection:
-            wanted = select(func.max(col(Entry.size))).where(such, _PRESENT)
+            wanted = select(func.max(latest.c.size)).where(such)
             return connection.execute(wanted).scalar() or 0
 
     def tombstones(self) -> int:
@@ -238,23 +256,31 @@ class Index:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        with _translated(), self._engine.connect() as connection:
+        with self._translated(), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        with _translated(), self._engine.begin() as connection:
+        with self._translated(), self._engine.begin() as connection:
             yield connection
 
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+            if code in BROKEN:
+                receipt.doubt(self._path)
+            kind = StoreFull if code == sqlite3.SQLITE_FULL else StoreFailed
+            raise kind(f"The store's index failed: {error.orig}.") from error
 
-@contextmanager
-def _translated() -> Iterator[None]:
+
+def _is_large(path: Path) -> bool:
     try:
-        yield
-    except DBAPIError as error:
-        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-        kind = StoreFull if code == sqlite3.SQLITE_FULL else StoreFailed
-        raise kind(f"The store's index failed: {error.orig}.") from error
+        return path.stat().st_size >= _LARGE
+    except OSError:
+        return False
 
 
 def _drop_old_tombstones(connection: Connection) -> None:

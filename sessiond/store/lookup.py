@@ -1,14 +1,17 @@
 """Finds the stored state of a prefix.
 
-One SQL statement for its full blocks, one for its tail, one for its snapshots, however long it is.
+One SQL statement for its full blocks, two for its tail, one for its snapshots, however long it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sessiond.engine.memory import Tokens, common_prefix
+import numpy as np
+
+from sessiond.engine.memory import Tokens
 from sessiond.store.chain import BLOCK_TOKENS, token_bytes, tokens_of
 from sessiond.store.found import Lost, Stored, StoredBlock, StoredSnapshot
 from sessiond.store.row import Record
@@ -56,22 +59,44 @@ def _full_blocks(vault: Vault, path: Sequence[str]) -> list[StoredBlock]:
 
 
 def _tail(vault: Vault, parent: str, tokens: Tokens, start: int) -> _Tail:
-    rest = tokens[start : start + BLOCK_TOKENS]
+    """A front that many sessions share may have a child for each of them: few are looked at."""
+    rest, lost = tokens[start : start + BLOCK_TOKENS], None
     if not len(rest):
         return _Tail()
-    matched = [
-        (common_prefix(tokens_of(r.identity.tokens), rest), r) for r in vault.index.children(parent)
-    ]
-    usable = {r.key: n for n, r in matched if n}
-    children = vault.settle([r for n, r in matched if n])
-    block = _best([r for r in children if r.present], usable)
-    covered = usable[block.key] if block else 0
-    gone = [r for r in children if not r.present and usable[r.key] > covered]
-    lost = max(gone, key=lambda r: usable[r.key]).state if gone else None
-    return _Tail(
-        _partly(block, covered) if block else None,
-        Lost(start + covered, lost) if lost else None,
-    )
+    usable = _usable(vault.index.children(parent), rest)
+    gone: list[Record] = []
+    for keys in _growing(sorted(usable, key=lambda key: (-usable[key], key))):
+        children = vault.settle(vault.index.records(keys).values())
+        block = _best([r for r in children if r.present], usable)
+        covered = usable[block.key] if block else 0
+        gone += [r for r in children if not r.present and usable[r.key] > covered]
+        lost = Lost(start + covered, max(gone, key=lambda r: usable[r.key]).state) if gone else None
+        if block:
+            return _Tail(_partly(block, covered), lost)
+    return _Tail(None, lost)
+
+
+def _growing(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    """A few first: most often the answer is among them."""
+    at, count = 0, 16
+    while at < len(keys):
+        yield keys[at : at + count]
+        at, count = at + count, 4 * count
+
+
+def _usable(children: Iterable[tuple[str, bytes]], rest: Tokens) -> dict[str, int]:
+    """How many tokens of `rest` each child begins with, by key; only those with any."""
+    by_length: dict[int, list[tuple[str, bytes]]] = defaultdict(list)
+    for key, raw in children:
+        by_length[len(raw) // 4].append((key, raw))
+    usable: dict[str, int] = {}
+    for length, alike in by_length.items():
+        n = min(length, len(rest))
+        rows = tokens_of(b"".join(raw for _, raw in alike)).reshape(len(alike), length)
+        differs = rows[:, :n] != rest[:n]
+        counts = np.where(differs.any(axis=1), differs.argmax(axis=1), n)
+        usable |= {key: int(c) for (key, _), c in zip(alike, counts, strict=True) if c}
+    return usable
 
 
 def _partly(record: Record, usable: int) -> StoredBlock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -74,7 +74,8 @@ class Store:
         if self._vault.index.fresh:
             self.reconcile()
         self._vault.shrink()
-        self._get_ready()
+        with suppress(StoreFailed):
+            self._get_ready()
 
     @_usable()
     def lookup(self, tokens: Tokens) -> Stored:
@@ -137,6 +138,15 @@ class Store:
             records = self._vault.index.records(keys)
         return read_ahead(self._pool, lambda key: self._read(key, records.get(key)), keys)
 
+    def will_read(self, tokens: Tokens) -> int:
+        """What is stored of `tokens` is wanted soon; how many files those are. Blocks shortly."""
+        stored = self.lookup(tokens)
+        for block in stored.blocks:
+            self._vault.files.will_read(Kind.BLOCK, block.key)
+        for snapshot in stored.snapshots[-1:]:
+            self._vault.files.will_read(snapshot.kind, snapshot.key)
+        return len(stored.blocks) + len(stored.snapshots[-1:])
+
     def lease(self, keys: Collection[str]) -> AbstractContextManager[None]:
         """Neither evicted nor dropped inside the context."""
         return self._vault.lease(keys)
@@ -180,7 +190,8 @@ class Store:
         """Waits for running reads. Nothing may be called afterwards; closing twice is fine."""
         self._pool.shutdown(cancel_futures=True)
         with self._vault.lock:
-            self._vault.index.close()
+            vault = self._vault
+            vault.index.close(None if vault.writing else vault.totals)
 
     def _get_ready(self) -> None:
         """Pages, threads and statements for the first restore, which somebody waits for."""

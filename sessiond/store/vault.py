@@ -43,7 +43,7 @@ class Vault:
         self.index = Index(index_path)
         self.quarantine = Quarantine(self.files)
         self.writing: dict[str, int] = {}
-        self.totals = self.index.totals()
+        self.totals = self.index.totals_then or self.index.totals()
         self._leases: Counter[str] = Counter()
         self._doomed: set[str] = set()
         self._tick = self.index.last_tick()

@@ -21,6 +21,8 @@ Json = dict[str, Any]
 class Daemon:
     """`answers` maps "METHOD /path" to (status, body), or to a list of them whose last one stays.
 
+    A body that is a string is sent as it is.
+
     `stream` are the lines of the next chat reply; `hang` keeps it open after them.
     """
 
@@ -37,7 +39,7 @@ class Daemon:
             body for method, path, body in self.requests if f"{method} {path}" == method_and_path
         ]
 
-    def answer(self, key: str) -> tuple[int, Json | None]:
+    def answer(self, key: str) -> tuple[int, Json | str | None]:
         prepared = self.answers.get(key)
         if isinstance(prepared, list):
             prepared = prepared.pop(0) if len(prepared) > 1 else prepared[0]
@@ -68,9 +70,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.endswith("/chat/completions") and self.daemon.stream:
             return self._stream()
         status, document = self.daemon.answer(f"{self.command} {self.path}")
-        content = b"" if document is None else json.dumps(document).encode()
+        plain = isinstance(document, str)
+        content = document.encode() if isinstance(document, str) else b""
+        if document is not None and not plain:
+            content = json.dumps(document).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", "text/plain" if plain else "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)

@@ -180,11 +180,11 @@ async def test_a_starved_run_waits_to_be_told() -> None:
         handle = await bed.begin(0, 40, max_tokens=2)
         assert await handle.wait() == Starved()
         await bed.engine.call(lambda core: core.drop(1))
-        await bed.engine.go_on(0)
+        await bed.engine.go_on(handle)
         assert (await end_of(handle)).reason == "length"
         handle = await bed.begin(2, 60, 9)
         assert await handle.wait() == Starved()
-        await bed.engine.finish(2, "cancelled")
+        await bed.engine.finish(handle, "cancelled")
         assert (await end_of(handle)).reason == "cancelled"
 
 

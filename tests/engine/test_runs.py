@@ -241,11 +241,11 @@ def test_cancelling_one_run_leaves_the_other_alone() -> None:
 def test_a_starved_run_goes_on_where_it_stopped() -> None:
     desk = Desk(n_ctx=64, n_batch=16)
     desk.complete(run_of(1, prompt(40, start=5), max_tokens=0))
-    _, events = desk.start(run_of(0, prompt(40), max_tokens=3, ignore_eos=True))
+    run, events = desk.start(run_of(0, prompt(40), max_tokens=3, ignore_eos=True))
     desk.finish()
     assert kinds_of(events) == "PS"
     desk.core.drop(1)
-    desk.core.go_on(0)
+    desk.core.go_on(run)
     desk.finish()
     free = Desk(n_ctx=64, n_batch=16)
     expected = free.complete(run_of(0, prompt(40), max_tokens=3, ignore_eos=True))
@@ -256,11 +256,11 @@ def test_a_starved_run_goes_on_where_it_stopped() -> None:
 def test_a_run_starved_in_its_reply_goes_on_with_the_same_tokens() -> None:
     desk = Desk(n_ctx=32)
     desk.complete(run_of(1, prompt(10, start=5), max_tokens=0))
-    _, events = desk.start(run_of(0, prompt(20), max_tokens=8, ignore_eos=True))
+    run, events = desk.start(run_of(0, prompt(20), max_tokens=8, ignore_eos=True))
     desk.finish()
     assert kinds_of(events) == "P" + "DDD" + "S"
     desk.core.drop(1)
-    desk.core.go_on(0)
+    desk.core.go_on(run)
     desk.finish()
     expected = Desk().complete(run_of(0, prompt(20), max_tokens=8, ignore_eos=True))
     assert ended(events).tokens == ended(expected).tokens
@@ -269,9 +269,9 @@ def test_a_run_starved_in_its_reply_goes_on_with_the_same_tokens() -> None:
 def test_a_starved_run_can_be_finished_with_what_it_has() -> None:
     desk = Desk(n_ctx=32, replies=["abcdefgh"])
     desk.complete(run_of(1, prompt(10, start=5), max_tokens=0))
-    _, events = desk.start(run_of(0, prompt(20), max_tokens=8))
+    run, events = desk.start(run_of(0, prompt(20), max_tokens=8))
     desk.finish()
-    desk.core.finish(0, "length")
+    desk.core.finish(run, "length")
     assert (ended(events).reason, ended(events).text) == ("length", "abc")
     assert not desk.core.busy
 

@@ -23,7 +23,7 @@ from sessiond.engine.sampling import Ending, Sampling
 from sessiond.engine.settings import ContextSettings
 from sessiond.engine.thread import Engine
 from sessiond.sessions.checkpoints import Checkpoints
-from sessiond.sessions.execution import Machine
+from sessiond.sessions.lander import Machine
 from sessiond.sessions.ledger import Ledger
 from sessiond.sessions.lifecycle import Lifecycle, Limits, Loaded
 from sessiond.sessions.rates import Rates
@@ -204,6 +204,7 @@ class Daemon:
         tools: Sequence[dict[str, Any]] = (),
         policy: str | None = None,
         compact: bool = False,
+        ignore_eos: bool = False,
     ) -> Reply:
         """One turn to its end. A string is a raw completion."""
         opened = await self.open(
@@ -217,6 +218,7 @@ class Daemon:
             tools=tools,
             policy=policy,
             compact=compact,
+            ignore_eos=ignore_eos,
         )
         before = len(self.context.rows)
         finished: Finished | None = None

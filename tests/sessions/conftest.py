@@ -10,6 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sessiond.sessions import turn_task
+
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 MEMORY = Path("/dev/shm")
@@ -23,6 +25,12 @@ def served() -> Iterator[None]:
     sys.setswitchinterval(SWITCH_S)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture(autouse=True)
+def nobody_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that leaves has left: a turn does not go on for one that may come again."""
+    monkeypatch.setattr(turn_task, "LINGER_S", 0.0)
 
 
 @pytest.fixture

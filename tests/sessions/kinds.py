@@ -51,7 +51,9 @@ def prompt_of(messages: Messages | str) -> Tokens:
     return RENDERER.full(read_chat(messages), datetime.now(UTC))
 
 
-def control(kind: str, messages: Messages | str, max_tokens: int = 12) -> str:
+def control(
+    kind: str, messages: Messages | str, max_tokens: int = 12, *, ignore_eos: bool = False
+) -> str:
     """The reply of a context that evaluates everything, from the first token on."""
     model = FakeModel(MEMORIES[kind])
     context = FakeContext(model, n_seq_max=1)
@@ -60,7 +62,7 @@ def control(kind: str, messages: Messages | str, max_tokens: int = 12) -> str:
     _evaluate(context, tokens, 0)
     while len(reply) < max_tokens:
         token = int(context.logits(-1).argmax())
-        if model.ends_generation(token):
+        if model.ends_generation(token) and not ignore_eos:
             break
         reply.append(token)
         _evaluate(context, [token], len(tokens) + len(reply) - 1)

@@ -50,7 +50,7 @@ def contents(rig: Rig) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("capacity", [0, 1, 3])
 async def test_as_many_turns_wait_as_the_queue_holds(state_dir: Path, capacity: int) -> None:
     """Also when all of them come at once, before the first has begun."""
-    rig = rig_of("attention", state_dir)
+    rig = rig_of("attention", state_dir, lines=1)
     rig.limits = Limits(queue=capacity)
     async with rig.daemon() as daemon:
         opened = [await daemon.open(f"s{i}", chat("Hi")) for i in range(capacity + 1)]
@@ -67,7 +67,7 @@ async def test_as_many_turns_wait_as_the_queue_holds(state_dir: Path, capacity: 
 async def test_a_burst_for_sessions_that_must_be_read_first_is_no_way_around(
     state_dir: Path,
 ) -> None:
-    rig = rig_of("attention", state_dir)
+    rig = rig_of("attention", state_dir, lines=1)
     async with rig.daemon() as daemon:
         for number in range(5):
             await daemon.say(f"s{number}", chat("Hi"))
@@ -82,7 +82,7 @@ async def test_a_burst_for_sessions_that_must_be_read_first_is_no_way_around(
 
 
 async def test_turns_are_served_in_the_order_they_came(state_dir: Path) -> None:
-    async with rig_of("attention", state_dir).daemon() as daemon:
+    async with rig_of("attention", state_dir, lines=1).daemon() as daemon:
         opened = [await daemon.open(f"s{i}", chat("Hi")) for i in range(5)]
         await asyncio.gather(*(finished(turn) for turn in opened))
         created = [(await daemon.lifecycle.turns(f"s{i}"))[0].created for i in range(5)]

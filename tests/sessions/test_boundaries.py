@@ -62,7 +62,7 @@ class Talk:
         asked = self.ask(*new)
         composed = self.composed(asked)
         made = make_turn(
-            self.tree.next_number,
+            self.tree.take_number(),
             composed.parent,
             composed.content,
             reply,

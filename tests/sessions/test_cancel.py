@@ -147,7 +147,7 @@ async def checked_alone(daemon: Daemon, session: str) -> int:
 
 
 async def test_leaving_in_the_queue_changes_nothing(state_dir: Path) -> None:
-    async with rig_of("hybrid", state_dir).daemon() as daemon:
+    async with rig_of("hybrid", state_dir, lines=1).daemon() as daemon:
         talk = Talk("hybrid")
         await talk.turns(daemon, 1)
         running = await talking(daemon, chat("Go on."), "running")

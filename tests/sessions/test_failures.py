@@ -10,7 +10,7 @@ import pytest
 from sessiond.engine.events import Delta
 from sessiond.errors import DecodeFailed
 from tests.rig import Daemon
-from tests.sessions.kinds import KINDS, rig_of
+from tests.sessions.kinds import KINDS, control, rig_of
 from tests.sessions.talk import Talk
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -66,12 +66,24 @@ async def test_one_that_fails_again_changes_nothing(
 
 
 @each_kind
-async def test_a_reply_that_has_begun_is_not_begun_again(state_dir: Path, kind: str) -> None:
+async def test_a_reply_that_has_begun_goes_on_where_it_was(state_dir: Path, kind: str) -> None:
     async with rig_of(kind, state_dir).daemon() as daemon:
         talk = Talk(kind)
         await talk.turns(daemon, 1)
         asked = [*talk.messages, {"role": "user", "content": "Go on."}]
         failing(daemon, 1, after=8)
+        opened = await daemon.open("talk", asked, max_tokens=50, ignore_eos=True)
+        said = "".join([e.text async for e in opened.events if isinstance(e, Delta)])
+        assert said == control(kind, asked, 50, ignore_eos=True)
+
+
+@each_kind
+async def test_a_reply_whose_decode_fails_twice_is_given_up(state_dir: Path, kind: str) -> None:
+    async with rig_of(kind, state_dir).daemon() as daemon:
+        talk = Talk(kind)
+        await talk.turns(daemon, 1)
+        asked = [*talk.messages, {"role": "user", "content": "Go on."}]
+        failing(daemon, 2, after=8)
         opened = await daemon.open("talk", asked, max_tokens=50, ignore_eos=True)
         said = []
         with pytest.raises(DecodeFailed):

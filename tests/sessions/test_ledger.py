@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,27 @@ def test_an_older_ledger_is_brought_up_to_date(
         new = Ledger(path)
         assert len(new.load("billing")) == 1
         new.close()
+
+
+def test_turns_of_an_older_ledger_are_outlined(path: Path, session: SessionRecord) -> None:
+    """Version 2 had no outlines; the figures of one turn are damaged. Result: outlines of all."""
+    old = Ledger(path)
+    for turn in (make_turn(1, prompt=range(9)), make_turn(2, 1, kept=10), make_turn(3, 1, kept=4)):
+        old.commit(session, turn)
+    old.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DROP TRIGGER turn_outlined")
+        connection.execute("DROP VIEW turn_outline")
+        connection.execute("DROP TABLE outline")
+        connection.execute("UPDATE turn SET stats = '{' WHERE number = 3")
+        connection.execute("PRAGMA user_version = 2")
+    ledger = Ledger(path)
+    (found,) = ledger.outlines().values()
+    assert [(o.number, o.parent, o.length) for o in found] == [(1, None, 10), (2, 1, 13), (3, 1, 7)]
+    assert [(o.prompt_tokens, o.cached) for o in found] == [(12, 7), (12, 7), (0, 0)]
+    ledger.delete(session.name)
+    assert ledger.outlines() == {}
+    ledger.close()
 
 
 def test_a_migration_that_fails_changes_nothing(

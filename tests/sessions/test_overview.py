@@ -8,8 +8,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from sessiond.sessions import register
+from sessiond.sessions import overview, register
 from sessiond.sessions.ledger import Ledger
+from sessiond.sessions.overview import AT_ONCE
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.turn import SessionChange, SessionSummary
 from tests.rig import Rig
@@ -40,24 +41,76 @@ def facts(summary: SessionSummary) -> SessionSummary:
     return replace(summary, back_in_ms=0.0)
 
 
-async def test_a_list_of_many_sessions_reads_each_once(
+async def test_a_list_of_many_sessions_looks_up_a_few_and_each_once(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with filled(state_dir, 300).daemon() as daemon:
+    """Result: all is told from the first list on; the next lists look up the others."""
+    async with filled(state_dir, 100).daemon() as daemon:
         looked = Mock(wraps=daemon.machine.store.lookup)
         monkeypatch.setattr(daemon.machine.store, "lookup", looked)
         loaded = Mock(wraps=daemon.ledger.load)
         monkeypatch.setattr(daemon.ledger, "load", loaded)
         first = await daemon.lifecycle.summaries()
-        assert [s.name for s in first] == [f"s{n}" for n in reversed(range(300))]
-        assert {(s.turns, s.tokens, s.state) for s in first} == {(2, 3002, "ledger")}
-        assert (looked.call_count, loaded.call_count) == (300, 300)
-        assert await daemon.lifecycle.summaries() == first
-        assert (looked.call_count, loaded.call_count) == (300, 300)
+        assert [s.name for s in first] == [f"s{n}" for n in reversed(range(100))]
+        told = {(s.turns, s.lines, s.tokens, s.state, s.reason, s.hit_rate) for s in first}
+        assert told == {(2, 1, 3002, "ledger", "settings changed", 7 / 12)}
+        for count in (*range(AT_ONCE, 100, AT_ONCE), 100, 100):
+            assert (looked.call_count, loaded.call_count) == (count, count)
+            assert await daemon.lifecycle.summaries() == first
         await daemon.say("s7", chat("Hello?"), max_tokens=3)
         listed = await daemon.lifecycle.summaries()
         assert (listed[0].name, listed[0].turns, listed[0].lines) == ("s7", 3, 2)
         assert [facts(s) for s in listed[1:]] == [facts(s) for s in first if s.name != "s7"]
+
+
+async def test_whoever_changed_is_looked_up_first(state_dir: Path) -> None:
+    """100 sessions, all looked up but the oldest ones. Result: a turn in one of those is seen."""
+    async with filled(state_dir, 100).daemon() as daemon:
+        await daemon.lifecycle.summaries()
+        for name in ("s0", "s1"):
+            await daemon.say(name, chat("Hello?"), max_tokens=3)
+        await daemon.lifecycle.park("s0")
+        listed = {s.name: s for s in await daemon.lifecycle.summaries()}
+        assert (listed["s0"].turns, listed["s0"].lines) == (3, 2)
+        assert (listed["s1"].turns, listed["s1"].lines) == (3, 2)
+
+
+async def test_without_a_look_the_state_is_expected_where_the_store_has_room(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten sessions of four files each, two looked up. Result: as many as the store has files for
+    are expected on disk, the latest first; looked up they are all there.
+    """
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        for number in range(10):
+            await daemon.say(f"s{number}", chat(f"I am {number}.", front="f" * 700), max_tokens=3)
+        await daemon.machine.saver.save_all()
+        for number in range(10):
+            await daemon.lifecycle.park(f"s{number}")
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        monkeypatch.setattr(overview, "AT_ONCE", 2)
+        first = await daemon.lifecycle.summaries()
+        files = daemon.machine.store.usage().blocks
+        assert [s.state for s in first] == ["disk"] * (files // 3) + ["ledger"] * (10 - files // 3)
+        for _ in range(4):
+            last = await daemon.lifecycle.summaries()
+        assert {s.state for s in last} == {"disk"}
+
+
+async def test_outlines_are_what_the_trees_say(state_dir: Path) -> None:
+    async with rig_of("hybrid", state_dir).daemon() as daemon:
+        talk = Talk("hybrid")
+        await talk.turns(daemon, 2)
+        await daemon.say("talk", chat("Something else."), max_tokens=3)
+        tree = await daemon.lifecycle._register.tree("talk")
+        (found,) = (await daemon.lifecycle._register.outlines()).values()
+        leaf = tree.main_line(0)
+        assert leaf is not None
+        assert found.end is not None
+        assert (found.turns, found.lines, found.end.number) == (3, 2, leaf)
+        assert found.end.length == tree.length(leaf)
+        await daemon.lifecycle.delete("talk")
+        assert await daemon.lifecycle._register.outlines() == {}
 
 
 async def test_what_changes_is_seen(state_dir: Path) -> None:

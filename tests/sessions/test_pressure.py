@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sessiond.engine.active import RESERVE_TOKENS
 from sessiond.errors import PoolFull
-from sessiond.sessions.execution import RESERVE_TOKENS
 from tests.rig import Daemon
 from tests.sessions.kinds import CONTRASTS, KINDS, MEMORIES, chat, prompt_of, rig_of
 from tests.sessions.talk import Talk, checked
@@ -98,7 +100,8 @@ async def test_an_unlimited_reply_reserves_only_a_part_of_the_pool(state_dir: Pa
 async def test_a_reply_that_runs_out_of_cells_parks_an_idle_line(
     state_dir: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessiond.sessions.execution.RESERVE_TOKENS", 0)
+    monkeypatch.setattr("sessiond.sessions.lander.RESERVE_TOKENS", 0)
+    monkeypatch.setattr("sessiond.engine.active.RESERVE_TOKENS", 0)
     idle, asked = Talk(kind, session="idle"), chat("Go on.", front="Another front. " * 20)
     async with rig_of(kind, state_dir, n_ctx=800).daemon() as daemon:
         await idle.turns(daemon, 1)
@@ -126,3 +129,22 @@ async def test_a_reply_ends_when_there_is_nothing_left_to_park(state_dir: Path, 
             await daemon.say("too long", chat("Hi", front="y" * 700))
         assert (await checked(daemon, kind, "after", chat("Hello?"))).report.saved
         assert {s.name for s in await daemon.lifecycle.summaries()} == {"idle", "long", "after"}
+
+
+async def test_a_line_that_was_idle_for_long_is_parked(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessiond.sessions.lifecycle._LOOK_S", 0.01)
+    rig = rig_of("hybrid", state_dir)
+    rig.limits = replace(rig.limits, park=0.05)
+    async with rig.daemon() as daemon:
+        talk = Talk("hybrid")
+        await talk.turns(daemon, 1)
+        assert await resident(daemon) == {"talk"}
+        for _ in range(500):
+            if not await resident(daemon):
+                break
+            await asyncio.sleep(0.01)
+        assert await resident(daemon) == set()
+        report = (await talk.say(daemon, "Are you there?")).report
+        assert (report.source, report.miss) == ("disk", None)

@@ -293,7 +293,7 @@ def test_the_main_line_has_most_tokens_among_those_of_the_last_day() -> None:
 
 def test_an_empty_tree_has_no_line() -> None:
     tree = SessionTree()
-    assert (tree.main_line(1.0), tree.leaves(), tree.last_used, tree.next_number) == (
+    assert (tree.main_line(1.0), tree.leaves(), tree.last_used, tree.take_number()) == (
         None,
         (),
         0,
@@ -306,7 +306,7 @@ def test_an_empty_tree_has_no_line() -> None:
 def test_a_path_starts_at_the_root_and_numbers_go_on() -> None:
     tree = grown(make_turn(1), make_turn(4, 1), make_turn(7, 4))
     assert [turn.number for turn in tree.path(7)] == [1, 4, 7]
-    assert tree.next_number == 8
+    assert tree.take_number() == 8
     assert len(tree) == 3
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from sqlalchemy.exc import DatabaseError
 
-from sessiond.errors import StoreCorrupt
+from sessiond.errors import StoreCorrupt, StoreFailed
+from sessiond.store import database
 from sessiond.store import index as index_module
 from sessiond.store.found import State
-from sessiond.store.index import Totals
+from sessiond.store.index import Index, Totals
 from sessiond.store.store import Store
 from tests.store.samples import disk_bytes, file_of, files_of, fill, line, open_store, payload
 
@@ -149,3 +153,67 @@ def test_time_never_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     fill(store, line(9, 3))
     assert [store.lookup(line(9, seed)).tokens for seed in (1, 2, 3)] == [0, 9, 9]
     store.close()
+
+
+def test_an_index_that_was_closed_and_not_touched_is_not_read_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checked and counted: the first time, and after a crash or a change from outside."""
+    looked = Mock(wraps=database._verdict)
+    monkeypatch.setattr(database, "_verdict", looked)
+    counted = Mock(wraps=Index.totals)
+    monkeypatch.setattr(Index, "totals", lambda self: counted(self))
+    path = filled(tmp_path)
+    before = (looked.call_count, counted.call_count)
+    for _ in range(2):
+        open_store(tmp_path).close()
+    assert (looked.call_count, counted.call_count) == before
+    crashed = open_store(tmp_path)
+    crashed._vault.index.close()
+    crashed._pool.shutdown()
+    open_store(tmp_path).close()
+    assert (looked.call_count, counted.call_count) == (before[0] + 1, before[1] + 1)
+    os.utime(path)
+    store = open_store(tmp_path)
+    assert (looked.call_count, counted.call_count) == (before[0] + 2, before[1] + 2)
+    store.check_integrity()
+    store.close()
+
+
+def test_a_large_index_is_not_read_through_after_a_crash_but_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_LARGE", 0)
+    looked = Mock(wraps=database._verdict)
+    path = filled(tmp_path)
+    monkeypatch.setattr(database, "_verdict", looked)
+    path.with_name("index.sqlite.closed").unlink()
+    store = open_store(tmp_path)
+    assert looked.call_count == 0
+    with pytest.raises(StoreFailed), store._vault.index._translated():
+        broken = sqlite3.DatabaseError("database disk image is malformed")
+        broken.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise DatabaseError("SELECT", {}, broken)
+    store.close()
+    expect_all(tmp_path)
+    assert looked.call_count == 1
+    expect_all(tmp_path)
+    assert looked.call_count == 1
+
+
+@pytest.mark.parametrize("first", [2, 5])
+def test_damage_that_does_not_show_from_outside_is_found_by_use(tmp_path: Path, first: int) -> None:
+    """Pages from the `first` on are overwritten, size and time stay. Result: rebuilt at the start
+    that notices, at the latest at the one after a failure.
+    """
+    path = filled(tmp_path)
+    status, data = path.stat(), bytearray(path.read_bytes())
+    data[(first - 1) * 4096 :] = b"\xff" * (len(data) - (first - 1) * 4096)
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    store = open_store(tmp_path)
+    with suppress(StoreFailed):
+        store.lookup(line(700))
+        store.verify()
+    store.close()
+    expect_all(tmp_path)

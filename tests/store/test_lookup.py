@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -60,6 +61,23 @@ def test_of_several_children_the_longest_match_wins(store: Store) -> None:
     assert [(b.length, b.usable) for b in store.lookup(asked).blocks] == [(256, 256), (100, 80)]
 
 
+def test_of_many_children_few_are_looked_at(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front ends inside a block, and 200 sessions go on from it.
+
+    Result: a new session uses the front, an old one its whole block.
+    """
+    front, tails = line(300), [line(212, seed) for seed in range(1, 201)]
+    for tail in tails:
+        fill(store, np.concatenate([front, tail]), size=10)
+    asked = Mock(wraps=store._vault.files.exists)
+    monkeypatch.setattr(store._vault.files, "exists", asked)
+    new = store.lookup(np.concatenate([front, line(200, 999)]))
+    assert [b.usable for b in new.blocks] == [256, 44]
+    assert asked.call_count <= 1 + 16
+    old = store.lookup(np.concatenate([front, tails[77]]))
+    assert [b.usable for b in old.blocks] == [256, 256]
+
+
 def test_another_fingerprint_or_owner_finds_and_reads_nothing(tmp_path: Path, store: Store) -> None:
     fill(store, line(300))
     for stranger in ({"fingerprint": "model-b"}, {"owner": "somebody"}):
@@ -100,7 +118,7 @@ def test_the_number_of_statements_does_not_depend_on_the_length(store: Store) ->
     found = store.lookup(tokens)
     event.remove(Engine, "before_cursor_execute", count)
     assert found.tokens == len(tokens)
-    assert len(statements) == 3
+    assert len(statements) == 4
 
 
 def test_what_is_lost_on_the_path_is_named_with_its_reason(tmp_path: Path, store: Store) -> None:

@@ -1,0 +1,51 @@
+"""Which turn a request asks for once more: one whose client has gone, or of the same key."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sessiond.errors import InvalidRequest
+from sessiond.sessions.turn import TurnRequest
+from sessiond.sessions.turn_task import TurnTask
+
+KEPT = 64
+"""Turns with a key that can be read again after their end."""
+
+
+class Retries:
+    """Event loop only."""
+
+    def __init__(self) -> None:
+        self._by_key: OrderedDict[tuple[str | None, str], TurnTask] = OrderedDict()
+
+    def add(self, turn: TurnTask) -> None:
+        if turn.request.idempotency_key is not None:
+            self._by_key[_key(turn.request)] = turn
+            while len(self._by_key) > KEPT:
+                self._by_key.popitem(last=False)
+
+    def find(self, request: TurnRequest, running: Iterable[TurnTask]) -> TurnTask | None:
+        """Raises InvalidRequest where a key comes with another request than before."""
+        if request.idempotency_key is None:
+            wanted = (turn for turn in running if turn.abandoned and _same(turn.request, request))
+            return next(wanted, None)
+        known = self._by_key.get(_key(request))
+        if known is None or known.failed:
+            return None
+        if not _same(known.request, request):
+            raise InvalidRequest(
+                "This Idempotency-Key came with another request before.",
+                hint="Use a new key for each request.",
+                param="Idempotency-Key",
+            )
+        return known
+
+
+def _key(request: TurnRequest) -> tuple[str | None, str]:
+    return request.session.name, request.idempotency_key or ""
+
+
+def _same(known: TurnRequest, request: TurnRequest) -> bool:
+    return replace(known, idempotency_key=None) == replace(request, idempotency_key=None)
