@@ -61,7 +61,7 @@ def _unsupported_parts(message: Mapping[str, Any]) -> int:
 
 
 def _unsupported(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type") not in TEXT_PARTS
+    return isinstance(part, dict) and str(part.get("type")) not in TEXT_PARTS
 
 
 def _note(part: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn
 
 import orjson
-from fastapi import Depends, Path
+from fastapi import Depends, HTTPException, Path
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
@@ -35,10 +35,18 @@ class ApiConfig:
     keys: Keys = Keys()
 
 
+DEPTH = 64
+"""Levels of nesting of a body. Much more than any schema has, and few enough for every parser."""
+
+
 class JsonRequest(Request):
     async def json(self) -> Any:
+        """Raises json.JSONDecodeError, HTTPException for one that is nested too deeply."""
         if not hasattr(self, "_json"):
-            self._json = parsed(await self.body())
+            body = parsed(await self.body())
+            if _is_deeper(body, DEPTH):
+                raise HTTPException(400, f"The body is nested more than {DEPTH} levels deep.")
+            self._json = body
         return self._json
 
 
@@ -61,6 +69,17 @@ def parsed(body: bytes) -> Any:
             return _cleaned(json.loads(body, parse_constant=_refuse_constant))
         except (ValueError, RecursionError):
             raise error from None
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    """Without recursion, which is what too much depth would break."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(limit):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -223,6 +223,6 @@ def _calls(calls: Sequence[ToolCall]) -> list[dict[str, object]]:
 def _arguments(call: ToolCall) -> object:
     try:
         parsed = json.loads(call.arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return call.arguments
     return parsed if isinstance(parsed, dict) else call.arguments

@@ -40,14 +40,14 @@ def visible(text: str) -> Visible:
 
 def without_reasoning(text: str) -> str:
     """What follows the reasoning a reply begins with; all of it where there is none."""
-    said = text
-    while found := _REASONING.match(said):
-        said = said[found.end() :]
-    if said == text and "</think>" in said and (found := _OPENED_BY_TEMPLATE.match(said)):
-        said = said[found.end() :]
-    if found := _FINAL.match(said):
-        said = said[found.end() :]
-    return said
+    end = 0
+    while found := _REASONING.match(text, end):
+        end = found.end()
+    if not end and "</think>" in text and (found := _OPENED_BY_TEMPLATE.match(text)):
+        end = found.end()
+    if found := _FINAL.match(text, end):
+        end = found.end()
+    return text[end:]
 
 
 def seen_until(reply: str, echo: str) -> int | None:

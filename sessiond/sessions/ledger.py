@@ -105,6 +105,12 @@ class Ledger:
                 db.delete(row)
             return {row.key: tuple(json.loads(row.texts)) for row in kept[-last:]}
 
+    def forget_fronts(self, keys: Sequence[str]) -> None:
+        with self._transaction("written") as db:
+            for key in keys:
+                if (row := db.get(FrontRow, key)) is not None:
+                    db.delete(row)
+
     def keep_front(self, key: str, texts: Sequence[str]) -> None:
         """The one that is there already stays."""
         with self._transaction("written") as db:
@@ -241,7 +247,7 @@ def _row(db: Session, name: str) -> SessionRow:
 def _turn_row(session: SessionRecord, turn: Turn) -> TurnRow:
     try:
         return turn_row(session.id, turn)
-    except (TypeError, ValueError) as cause:
+    except (TypeError, ValueError, RecursionError) as cause:
         raise TurnRefused(
             f"Turn {turn.number} of session {session.name!r} cannot be written: {cause}."
         ) from cause

@@ -245,6 +245,7 @@ class Lifecycle:
         async with self._alone(name, "removed", needs_model=False) as record:
             tree = await self._register.tree(name)
             await self._register.delete(name)
+            await self._register.forget_fronts(tree)
             if machine is not None:
                 async with machine.residency.lock:
                     await forget_lines(record, machine)

@@ -66,6 +66,14 @@ class Fronts:
             self._texts.popitem(last=False)
         return new
 
+    def forget(self, tree: SessionTree) -> list[str]:
+        """The keys of fronts that a session that is removed has begun with; they are gone."""
+        begun = {front_texts(chat) for chat in _beginnings(tree)}
+        keys = [key for key, texts in self._texts.items() if texts in begun]
+        for key in keys:
+            del self._texts[key]
+        return keys
+
     def _key(self, chat: Chat, volatility: Volatility) -> str:
         """The same for fronts that differ in nothing but what may change."""
         texts, names = front_texts(chat), volatility.names

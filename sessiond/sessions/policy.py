@@ -34,9 +34,17 @@ class Extent:
 def judge(
     rewrite: Rewrite, extent: Extent, policy: str, *, declared: bool, max_rewind: int
 ) -> Outcome:
-    """`declared`: the client or a person said that this one is a compaction."""
+    """`declared`: the client or a person said that this one is a compaction.
+
+    With quite another system prompt it may be a title request of a client without tools, which is
+    never refused; nor is what loses nothing.
+    """
     if declared:
         return "compacted"
+    if extent.discarded <= 0:
+        return "rewound"
+    if rewrite.stranger:
+        return "forked"
     if not rewrite.in_front:
         if extent.halved:
             return "compacted"

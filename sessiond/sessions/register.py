@@ -163,6 +163,14 @@ class Register:
             self._records[record.name] = record
             self._trees[record.name] = tree
 
+    async def forget_fronts(self, tree: SessionTree) -> None:
+        """Of a session that was removed; others with the same front keep it by their own turns.
+
+        Raises LedgerError.
+        """
+        if keys := self.fronts.forget(tree):
+            await self._work(lambda: self._ledger.forget_fronts(keys))
+
     async def keep_front(self, key: str, texts: tuple[str, ...]) -> None:
         """A front that stays from now on; where the ledger cannot be written, in memory only."""
         if not self.fronts.keep(key, texts):

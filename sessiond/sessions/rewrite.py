@@ -26,6 +26,7 @@ class Rewrite:
     """`leaf` is the last turn of the line whose history was changed.
 
     `in_front`: the system prompt or the tools changed. `change`: nothing else did but this.
+    `stranger`: the system prompt is quite another one.
     """
 
     leaf: int
@@ -33,6 +34,7 @@ class Rewrite:
     cause: Cause
     change: Change | None
     in_front: bool
+    stranger: bool = False
 
 
 def find_rewrite(content: Content, match: Match, tree: SessionTree) -> Rewrite | None:
@@ -49,7 +51,8 @@ def find_rewrite(content: Content, match: Match, tree: SessionTree) -> Rewrite |
     front = max(front_length(known.messages), front_length(content.messages))
     in_front = difference.field == "tools" or difference.message < front
     cause, change = diagnose(known, content, difference, in_front)
-    return Rewrite(leaf, difference, cause, change, in_front)
+    stranger = in_front and _unlike(system_text(known), system_text(content))
+    return Rewrite(leaf, difference, cause, change, in_front, stranger)
 
 
 def _changed_line(content: Chat, match: Match, tree: SessionTree) -> int | None:
@@ -104,6 +107,11 @@ def _is_other_agent(leaf: int, request: Chat, tree: SessionTree) -> bool:
     known = tree.path(leaf)[0].content
     if not isinstance(known, Chat) or tools_digest(known.tools) == tools_digest(request.tools):
         return False
-    before, after = Counter(system_text(known).split()), Counter(system_text(request).split())
-    total = before.total() + after.total()
-    return total > 0 and 2 * (before & after).total() / total < OTHER_AGENT
+    return _unlike(system_text(known), system_text(request))
+
+
+def _unlike(before: str, after: str) -> bool:
+    """Whether two system prompts share less than half of their words."""
+    words, others = Counter(before.split()), Counter(after.split())
+    total = words.total() + others.total()
+    return total > 0 and 2 * (words & others).total() / total < OTHER_AGENT

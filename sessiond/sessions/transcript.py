@@ -133,9 +133,9 @@ def canonical_arguments(value: object) -> str:
     text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
     try:
         parsed = json.loads(text.strip() or "{}", parse_float=_number, parse_constant=_number)
+        compact = json.dumps(parsed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     except (ValueError, RecursionError):
         return clean(text)
-    compact = json.dumps(parsed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     cleaned = clean(compact)
     return cleaned if cleaned == compact else canonical_arguments(cleaned)
 
@@ -256,7 +256,7 @@ def _without_markers(fields: Mapping[str, object]) -> dict[str, object]:
 def _part(value: object, param: str) -> str:
     fields = _object(value, param)
     kind = fields.get("type")
-    if kind not in TEXT_PARTS:
+    if str(kind) not in TEXT_PARTS:
         raise UnsupportedContent(
             f"'{param}' is of type {kind!r}.", hint="Only text parts are supported.", param=param
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 from re import Pattern
 from time import process_time
 
@@ -22,6 +25,8 @@ BUILT_IN: dict[str, Pattern[str]] = {
     "date": VOLATILE["date"],
     "id": VOLATILE["identifier"],
 }
+REPEATS = 10_000
+_COUNTED = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
 _LEAST_S = 0.001
 _SLOT = "\x00"
 _SHOWN = 60
@@ -60,19 +65,31 @@ class Volatility:
             self._left_s -= process_time() - began
 
 
+@lru_cache(maxsize=256)
 def _compiled(name: str) -> regex.Pattern[str]:
     if not name or len(name) > PATTERN_LENGTH:
         raise _invalid(
             "A pattern of pinned_front is empty or too long.",
             f"Use clock, date, id, or a pattern of 1 to {PATTERN_LENGTH} characters.",
         )
+    if _repeats(name) > REPEATS:
+        raise _invalid(
+            f"A pattern of pinned_front repeats its parts too often: {_shown(name)}",
+            f"Its counts in braces may multiply to {REPEATS} at most.",
+        )
     try:
         return regex.compile(name, regex.MULTILINE)
-    except (regex.error, RecursionError, OverflowError) as error:
+    except (regex.error, RecursionError, OverflowError, MemoryError) as error:
         raise _invalid(
             f"A pattern of pinned_front is not a regular expression: {_shown(name)} ({error})",
             "Use clock, date, id, or a regular expression.",
         ) from error
+
+
+def _repeats(name: str) -> int:
+    """An upper bound: `regex` writes repeated parts out when it compiles them."""
+    counts = (max(map(int, filter(None, found)), default=1) for found in _COUNTED.findall(name))
+    return math.prod(max(1, count) for count in counts)
 
 
 def _invalid(message: str, hint: str) -> InvalidRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import process_time
 from typing import Any
 
 import pytest
@@ -132,3 +133,20 @@ def test_text_that_only_looks_like_a_call_stays_text(text: str) -> None:
 )
 def test_text_made_to_be_hard_is_read(text: str) -> None:
     take_calls(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[TOOL_CALLS]a[CALL_ID]" + " " * 20_000 + "x",
+        "[TOOL_CALLS]a" + " " * 50_000 + "x",
+        "to=functions.f" + " " * 20_000 + "x",
+        "<think></think>" * 50_000,
+        "[f()" + ",f()" * 50_000 + "]",
+    ],
+)
+def test_what_looks_like_a_call_for_long_takes_no_long_time(text: str) -> None:
+    """Seconds of the processor, and far below a minute is what matters: backtracking took that."""
+    began = process_time()
+    visible(text)
+    assert process_time() - began < 2.0

@@ -8,7 +8,7 @@ import pytest
 
 from sessiond.errors import InvalidRequest
 from sessiond.sessions.explanation import ContextEditRejected
-from sessiond.sessions.news import HEADING, News
+from sessiond.sessions.news import HEADING, NOTHING, WHOLE, News
 from sessiond.sessions.rules import Rules
 from sessiond.sessions.turn import SessionChange
 from sessiond.sessions.volatility import Volatility
@@ -216,13 +216,14 @@ async def test_a_real_change_is_still_refused(state_dir: Path, kind: str) -> Non
 
 
 async def test_another_tool_is_still_a_change(state_dir: Path) -> None:
+    """One that this template does not show, so that nothing is lost by it."""
     tool = {"type": "function", "function": {"name": "light"}}
     async with pinned("attention", state_dir).daemon() as daemon:
         first = await daemon.say("house", chat("One?", front=front(0)), tools=[tool])
         again = chat("One?", first.text, "Two?", front=front(1))
-        with pytest.raises(ContextEditRejected) as refused:
-            await daemon.say("house", again)
-        assert refused.value.param == "tools"
+        assert (await daemon.say("house", again)).report.cached_tokens == standing(first)
+        (told,) = await daemon.lifecycle.explain("house")
+        assert (told.outcome, told.cause, told.param) == ("rewound", "tools_changed", "tools")
 
 
 @contrasts
@@ -289,7 +290,30 @@ def test_lines_that_look_alike_are_all_told() -> None:
 def test_a_front_with_more_lines_tells_those_that_are_new() -> None:
     anything = Volatility((r"(?s)red.*",))
     news = News(["Now:\nred"], ["Now:\nred\n  blue\n    green"], anything)
-    assert news.after([]) == f"{HEADING}\nred\n  blue\n    green"
+    assert news.after([]) == f"{WHOLE}\nred\n  blue\n    green"
+
+
+def test_where_lines_come_and_go_all_that_may_change_is_told_until_it_is_known() -> None:
+    block = Volatility((r"(?s)<states>.*</states>",))
+
+    def states(*lines: str) -> list[str]:
+        return ["\n".join(("Be kind.", "<states>", *lines, "</states>", "Bye."))]
+
+    def note(*lines: str) -> str:
+        return "\n".join((WHOLE, "<states>", *lines, "</states>"))
+
+    front, notes = states("light: off"), list[str]()
+    for now, told in [
+        (states("light: on", "heat: on"), note("light: on", "heat: on")),
+        (states("light: on", "heat: on"), ""),
+        (states("light: off", "heat: on"), note("light: off", "heat: on")),
+        (states("light: off"), note("light: off")),
+        (states(), note()),
+    ]:
+        assert News(front, now, block).after(notes) == told
+        notes += [told] if told else []
+    gone = Volatility((r"(?m)^door: .*\n",))
+    assert News(["door: open\nBye."], ["Bye."], gone).after([]) == f"{WHOLE}\n{NOTHING}"
 
 
 async def test_only_the_front_is_pinned(state_dir: Path) -> None:
@@ -369,3 +393,31 @@ def test_what_may_change_is_what_is_named(
 ) -> None:
     volatility = Volatility(names)
     assert (volatility.mask(before) == volatility.mask(after)) == same
+
+
+async def test_a_removed_session_leaves_no_front_behind(state_dir: Path) -> None:
+    rig = pinned("attention", state_dir)
+    async with rig.daemon() as daemon:
+        for name in ("one", "two"):
+            await daemon.say(name, chat("One?", front=front(0)))
+        await daemon.say("three", chat("One?", front="SECRET. It is 10:02."))
+        assert len(daemon.ledger.fronts(99)) == 2
+        await daemon.lifecycle.delete("three")
+        (left,) = daemon.ledger.fronts(99).values()
+        assert left == (front(0),)
+    async with rig.daemon() as daemon:
+        reply = await daemon.say("four", chat("One?", front="SECRET. It is 11:11."))
+        assert "10:02" not in await prompt_text(daemon, "four", reply)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(?:(?:x{1000}){1000}){1000}", "x{1000000000}", "(?:xy){99999,}", "((a?){200}){,200}"],
+)
+def test_a_pattern_that_would_fill_the_memory_is_refused_before_it_is_compiled(
+    pattern: str,
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Volatility((pattern,))
+    assert refused.value.param == "pinned_front"
+    assert Volatility((r"\d{1,2}:\d{2}",)).mask("at 10:02") == "at \x00"

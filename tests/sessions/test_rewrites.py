@@ -167,9 +167,6 @@ REWRITES_IN_PLACE = {
         SYSTEM_CHANGED,
         1,
     ),
-    "system prompt left out": Rewritten(
-        replaced(0, 1), "system_changed", "messages[0].role", SYSTEM_CHANGED
-    ),
     "white space in the system prompt": Rewritten(
         front("\nTime", "\n\nTime"),
         "whitespace",

@@ -13,6 +13,8 @@ _BLOCK = re.compile(r"```tool_(?:code|call)\s*\n(.*?)(?:\n```|\Z)", re.DOTALL)
 _LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\(.*\)\s*\]", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 _PRINT = "print"
+LONGEST = 50_000
+"""Characters of calls; parsing them as Python takes long."""
 
 
 def take(text: str) -> Taken | None:
@@ -34,7 +36,9 @@ def take(text: str) -> Taken | None:
 
 
 def _calls(source: str) -> tuple[InlineCall, ...] | None:
-    """None where anything else than calls with plain values by name is in it."""
+    """None where anything else than calls with plain values by name is in it, or far too much."""
+    if len(source) > LONGEST:
+        return None
     try:
         with warnings.catch_warnings(action="ignore"):
             body = ast.parse(source.strip()).body

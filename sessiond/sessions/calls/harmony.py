@@ -9,8 +9,9 @@ from sessiond.sessions.calls.call import InlineCall, Taken, call, parsed
 _TO = "to=functions."
 _START = r"(?:<\|start\|>assistant)?"
 _CALL = re.compile(
-    rf"{_START}(?:\s*<\|channel\|>(?:commentary|analysis))?\s*to=functions\.([\w./:-]+)\s*"
-    r"(?:<\|channel\|>(?:commentary|analysis)\s*)?(?:<\|constrain\|>)?(?:json|code)?\s*"
+    rf"{_START}\s{{0,8}}(?:<\|channel\|>(?:commentary|analysis)\s{{0,8}})?+"
+    r"to=functions\.([\w./:-]++)\s*+"
+    r"(?:<\|channel\|>(?:commentary|analysis)\s*+)?+(?:<\|constrain\|>)?+(?:json|code)?+\s*+"
     r"<\|message\|>(.*?)(?:<\|call\|>|(?=<\|start\|>)|\Z)",
     re.DOTALL,
 )

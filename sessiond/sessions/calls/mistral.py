@@ -9,7 +9,8 @@ from sessiond.sessions.calls.call import InlineCall, Taken, call, parsed
 
 MARK = "[TOOL_CALLS]"
 _NAMED = re.compile(
-    r"\s*(?P<name>[\w./:-]+)\s*(?:\[CALL_ID\]\s*\w*\s*)?(?:\[ARGS\])?\s*(?P<arguments>\{.*\})\s*",
+    r"\s*+(?P<name>[\w./:-]++)\s*+(?:\[CALL_ID\]\s*+\w*+\s*+)?+(?:\[ARGS\])?+\s*+"
+    r"(?P<arguments>\{.*\})\s*",
     re.DOTALL,
 )
 
