@@ -32,10 +32,15 @@ class TemplateRenderer:
         self._model = model
         self._template = template
         self._rendered: tuple[Chat, datetime, str] | None = None
+        self._tokenized: tuple[Chat, datetime, Tokens] | None = None
         self._guard = self._tokenize(GUARD) if self._adds_space() else None
 
     def full(self, chat: Chat, now: datetime) -> Tokens:
-        return self.text(self._render_whole(chat, now), first=True)
+        last = self._tokenized
+        if last is None or last[0] is not chat or last[1] != now:
+            tokens = self.text(self._render_whole(chat, now), first=True)
+            self._tokenized = last = (chat, now, tokens)
+        return last[2]
 
     def suffix(self, chat: Chat, matched: int, now: datetime, rest: str = "") -> Tokens | None:
         if not 0 < matched <= len(chat.messages) or chat.messages[matched - 1].role != "assistant":

@@ -21,6 +21,8 @@ ROLES = {
 TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 CARRY_NOTHING = ("x-anthropic-billing-header:",)
 """Lines of the system prompt that begin so are for the provider, and differ in every request."""
+PER_MESSAGE = 20
+"""Characters that a template spends on a message beside its own."""
 TITLE_LENGTH = 60
 EXACT_INTEGERS = 2**53
 _JSON_BEGINS = frozenset("{[-0123456789tfn")
@@ -212,6 +214,13 @@ def _as_text(value: object) -> str:
         return json.dumps(json.loads(canonical_arguments(value)))
     except (ValueError, RecursionError):
         return value
+
+
+def characters(chat: Chat) -> int:
+    """Of all that was said, arguments of calls and definitions of tools too."""
+    calls = sum(len(call.arguments) for m in chat.messages for call in m.tool_calls)
+    said = sum(len(message.content) + PER_MESSAGE for message in chat.messages)
+    return said + calls + sum(map(len, chat.tools))
 
 
 def title(content: Content) -> str:

@@ -19,6 +19,7 @@ from sessiond.errors import (
     InvalidRequest,
     SessiondError,
     StateError,
+    TemplateError,
     Unavailable,
 )
 from sessiond.metrics import REFUSALS, REWRITES
@@ -39,10 +40,12 @@ from sessiond.sessions.report import count, log, report_of
 from sessiond.sessions.review import Reviewer
 from sessiond.sessions.rules import Rules
 from sessiond.sessions.schema import SessionRecord
-from sessiond.sessions.transcript import Content, Text, title
+from sessiond.sessions.transcript import Chat, Content, Text, characters, title
 from sessiond.sessions.tree import SessionTree, Turn, TurnStats
 from sessiond.sessions.turn import Finished, Miss, TurnEvent, TurnRequest
 
+LONG = 20_000
+"""Characters of a conversation whose tokens are not looked for on the event loop."""
 LINGER_S = 3.0
 """So long a turn without a token goes on for a client that left: the same request takes it over."""
 
@@ -137,8 +140,10 @@ class TurnTask:
 
     async def decide(self, shop: Workshop) -> None:
         """What needs the tokenizer but no evaluation. Raises InvalidRequest and its kin."""
-        tree = await shop.register.tree(self.session)
-        self._decide(shop, tree, self._record(shop.register))
+        tree, record = await shop.register.tree(self.session), self._record(shop.register)
+        pinned = self._pinned(shop, tree, record)
+        await self._tokenize_ahead(shop, tree, record, pinned)
+        self._decide(shop, tree, record, pinned)
 
     async def run(self, ready: Callable[[], Awaitable[None]]) -> None:
         """The task's body. `ready` waits for the model."""
@@ -210,13 +215,31 @@ class TurnTask:
             )
         return self._new
 
-    def _decide(self, shop: Workshop, tree: SessionTree, record: SessionRecord) -> _Decided:
+    async def _tokenize_ahead(
+        self, shop: Workshop, tree: SessionTree, record: SessionRecord, pinned: Pinned | None
+    ) -> None:
+        """Off the event loop, what takes long: a long conversation that no line begins with."""
+        content = pinned.content if pinned else self.request.content
+        if not isinstance(content, Chat) or characters(content) < LONG:
+            return
+        if tree.match(content).turn is None:
+            now = datetime.fromtimestamp(record.created).astimezone()
+            with suppress(TemplateError):
+                await asyncio.to_thread(shop.renderer.full, content, now)
+
+    def _decide(
+        self,
+        shop: Workshop,
+        tree: SessionTree,
+        record: SessionRecord,
+        pinned: Pinned | None = None,
+    ) -> _Decided:
         """Raises InvalidRequest and its kin, ContextEditRejected among them."""
         known = self._decided
         if known is not None and known.tree is tree and known.turns == len(tree):
             return known
         now = datetime.fromtimestamp(record.created).astimezone()
-        pinned = self._pinned(shop, tree, record)
+        pinned = pinned or self._pinned(shop, tree, record)
         content = pinned.content if pinned else self.request.content
         composer = Composer(shop.renderer, shop.tokenizer, now, shop.rules.reasoning)
         composed = composer.compose(content, tree)
