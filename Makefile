@@ -64,6 +64,7 @@ bench: $(VENV)/.dev
 	@$(BIN)/python -m scripts.bench_writes
 	@$(BIN)/python -m scripts.bench_capture
 	@$(BIN)/python -m scripts.bench_ring
+	@$(BIN)/python -m scripts.bench_match
 	@$(BIN)/python -m scripts.bench_load
 	@$(BIN)/python -m scripts.bench_growth
 

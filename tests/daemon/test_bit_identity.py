@@ -18,6 +18,9 @@ from tests.rig import Daemon, Reply, Rig
 
 KINDS = ["attention", "swa", "hybrid", "recurrent"]
 
+MANY = {"attention": 12, "swa": 12, "hybrid": 40, "recurrent": 40}
+"""Turns: the first two are models of some size."""
+
 
 async def uninterrupted(rig: Rig, turns: int, front: int = 20) -> tuple[Reply, int]:
     """The last of `turns` + 1 turns of a daemon that never stopped, and its talk's tokens."""
@@ -28,8 +31,9 @@ async def uninterrupted(rig: Rig, turns: int, front: int = 20) -> tuple[Reply, i
     return reply, reply.report.prompt_tokens
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("turns", [1, 2, 40])
+@pytest.mark.parametrize(
+    ("kind", "turns"), [(kind, turns) for kind in KINDS for turns in (1, 2, MANY[kind])]
+)
 async def test_after_a_stop_the_next_turn_is_bit_identical(
     rig_of: RigMaker, kind: str, turns: int
 ) -> None:
@@ -53,7 +57,7 @@ async def test_after_a_stop_the_next_turn_is_bit_identical(
     assert resumed.report.prefilled_tokens <= resumed.report.prompt_tokens - known + 1
     assert resumed.report.miss is None
     assert resumed.text == expected.text
-    if kind != "swa" or turns < 40:
+    if kind != "swa" or turns < MANY[kind]:
         assert same_bits(resumed, expected)
 
 
@@ -92,18 +96,18 @@ async def test_a_session_longer_than_the_window_cache_goes_on(rig_of: RigMaker) 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_state_is_that_of_a_run_that_never_stopped(rig_of: RigMaker, kind: str) -> None:
     """
-    1. Forty turns with a restart in the middle, and the same forty without.
+    1. Many turns with a restart in the middle, and as many without.
     Result: every block and the snapshot at the end are the same.
     """
-    rig, talk = rig_of(kind), Conversation()
+    rig, talk, half = rig_of(kind), Conversation(), MANY[kind] // 2
     async with rig.daemon() as daemon:
-        await talk.turns(daemon, 20)
+        await talk.turns(daemon, half)
     async with rig.daemon() as daemon:
-        await talk.turns(daemon, 20)
+        await talk.turns(daemon, half)
         interrupted = await state_bytes(daemon)
     control = Conversation()
     async with rig_of(kind).daemon() as daemon:
-        await control.turns(daemon, 40)
+        await control.turns(daemon, 2 * half)
         expected = await state_bytes(daemon)
     assert control.messages == talk.messages
     assert interrupted[0] == expected[0]
