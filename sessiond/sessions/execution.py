@@ -123,6 +123,7 @@ class Execution:
         lock = self._machine.residency.lock
         while True:
             await lock.acquire()
+            seen = self._floor.changes
             try:
                 return await self._lander.land(prompt, limit, ending, enough)
             except PoolFull:
@@ -130,7 +131,7 @@ class Execution:
             except BaseException:
                 lock.release()
                 raise
-            await self._floor.change()
+            await self._floor.change(seen)
 
     def _run_of(
         self,

@@ -22,6 +22,7 @@ class Floor:
         """`capacity` turns may wait. One line runs at a time until `lines` is set."""
         self.lines = 1
         self.running = 0
+        self.changes = 0
         self.landing = asyncio.Lock()
         self._capacity = capacity
         self._order = count()
@@ -53,12 +54,14 @@ class Floor:
 
     def left(self) -> None:
         """A line has given up cells: those that wait for some look again."""
+        self.changes += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def change(self) -> None:
-        """Wait until a line has given up cells."""
-        await self._changed.wait()
+    async def change(self, since: int) -> None:
+        """Wait until a line has given up cells since `changes` was that."""
+        while self.changes == since:
+            await self._changed.wait()
 
     async def _enter(self, named: bool) -> None:
         if self.running < self.lines and not self._waiting:
