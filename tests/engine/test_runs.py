@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from sessiond.engine.core import LEAST_CHUNK
 from sessiond.engine.events import Delta, Progress
 from sessiond.engine.fake import END
 from sessiond.engine.memory import as_tokens
@@ -367,3 +368,71 @@ def test_staging_buffers_that_are_emptied_between_steps_last_for_any_number_of_c
         assert taken == ([64, 128, 192, 256, 320, 384, 448] if emptied else [])
         pageable.append(core.captures.pageable)
     assert pageable == [0, 5]
+
+
+# --- beside one another
+
+
+def test_two_prompts_are_read_in_turn() -> None:
+    desk = Desk(n_batch=16)
+    for seq in (0, 1):
+        desk.start(run_of(seq, prompt(48, start=seq), max_tokens=0))
+    desk.finish()
+    assert [seq for seq, _, _ in desk.context.chunks] == [0, 1, 0, 1, 0, 1]
+
+
+def test_beside_a_running_stream_a_chunk_is_no_longer_than_the_step_budget() -> None:
+    desk = Desk(n_batch=256)
+    desk.start(run_of(0, prompt(8), max_tokens=40, ignore_eos=True))
+    desk.core.step()
+    desk.start(run_of(1, prompt(200, start=3), max_tokens=0))
+    desk.core._tokens_per_ms, desk.core._budget_ms = 0.2, 100.0
+    desk.core.step()
+    assert desk.context.chunks[-1] == (1, 0, 20)
+    desk.core._tokens_per_ms = 0.01
+    desk.core.step()
+    assert desk.context.chunks[-1] == (1, 20, 20 + LEAST_CHUNK)
+
+
+def test_alone_a_prompt_is_read_in_whole_batches() -> None:
+    desk = Desk(n_batch=64)
+    desk.core._tokens_per_ms = 0.01
+    desk.complete(run_of(0, prompt(128), max_tokens=0))
+    assert desk.context.chunks == [(0, 0, 64), (0, 64, 128)]
+
+
+def test_only_the_run_that_began_last_starves_where_the_cells_do_not_suffice() -> None:
+    desk = Desk(n_ctx=64, n_batch=64)
+    _, first = desk.start(run_of(0, prompt(30), max_tokens=20, ignore_eos=True))
+    _, second = desk.start(run_of(1, prompt(30, start=9), max_tokens=20, ignore_eos=True))
+    desk.finish()
+    assert [kinds_of(events).count("S") for events in (first, second)] == [1, 1]
+    assert kinds_of(first).count("D") > kinds_of(second).count("D")
+
+
+def test_a_suspended_run_goes_on_in_another_sequence_with_the_same_tokens() -> None:
+    desk = Desk(HYBRID)
+    run, events = desk.start(run_of(0, prompt(20), max_tokens=12, ignore_eos=True))
+    for _ in range(6):
+        desk.core.step()
+    assert desk.core.suspend(run)
+    assert not desk.core.suspend(run)
+    known = run.known()
+    desk.core.drop(0)
+    desk.core.resume(run, 2)
+    desk.finish()
+    expected = Desk(HYBRID).complete(run_of(0, prompt(20), max_tokens=12, ignore_eos=True))
+    assert ended(events).tokens == ended(expected).tokens
+    assert len(known) > 20
+    assert desk.core.views()[0].tokens.size == 0
+
+
+def test_a_run_is_not_resumed_on_cells_that_are_not_its_own() -> None:
+    desk = Desk()
+    run, _ = desk.start(run_of(0, prompt(20), max_tokens=12, ignore_eos=True))
+    desk.core.step()
+    desk.core.suspend(run)
+    desk.complete(run_of(1, prompt(8, start=7), max_tokens=0))
+    with pytest.raises(EngineError):
+        desk.core.resume(run, 1)
+    assert not desk.core.busy
