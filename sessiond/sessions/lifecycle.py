@@ -158,11 +158,11 @@ class Lifecycle:
         self._floor.check(self._waiting)
         name = request.session.name or await self._unnamed(request)
         turn = TurnTask(request, name, self._workshop)
-        self._retries.add(turn)
         if self._loaded is not None:
             await turn.decide(self._workshop())
             self._floor.check(self._waiting)
         self._turns[self._spawn(turn.run(partial(self._ready_for, name)))] = turn
+        self._retries.add(turn)
         return OpenTurn(name, await turn.events())
 
     async def _ready_for(self, name: str) -> None:

@@ -130,3 +130,12 @@ async def test_a_key_that_comes_with_another_request_is_refused(state_dir: Path)
             await daemon.lifecycle.open(request(chat("Something else."), key="k"))
         assert refusal.value.param == "Idempotency-Key"
         await text_of(await daemon.lifecycle.open(request(chat("Something else."), key="l")))
+
+
+async def test_a_key_of_a_request_that_was_refused_can_be_used_again(state_dir: Path) -> None:
+    rig = rig_of("attention", state_dir, n_ctx=600)
+    async with rig.daemon() as daemon:
+        with pytest.raises(InvalidRequest):
+            await daemon.lifecycle.open(request(chat("x" * 900), key="k"))
+        async with asyncio.timeout(20):
+            assert (await text_of(await daemon.lifecycle.open(request(key="k"))))[1] == 1
