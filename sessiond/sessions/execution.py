@@ -131,7 +131,21 @@ class Execution:
             except BaseException:
                 lock.release()
                 raise
-            await self._floor.change(seen)
+            await self._change(seen)
+            if self._left.is_set():
+                raise Unavailable("The turn was cancelled while it waited.")
+
+    async def _change(self, seen: int) -> None:
+        """A line has left since `seen`, or this one's client has gone."""
+        waits = [
+            asyncio.ensure_future(self._floor.change(seen)),
+            asyncio.ensure_future(self._left.wait()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     def _run_of(
         self,
@@ -217,6 +231,8 @@ class Execution:
                     await machine.engine.resume(handle, landed.seq)
                 finally:
                     machine.residency.lock.release()
+        except Unavailable:
+            await machine.engine.close_run(handle, "cancelled")
         except EngineError:
             await machine.engine.close_run(handle)
             raise

@@ -106,7 +106,7 @@ class Lifecycle:
         self._draining = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._turns: dict[asyncio.Task[None], TurnTask] = {}
-        self._resuming: dict[str, asyncio.Event] = {}
+        self._busy: dict[str, asyncio.Event] = {}
         self._chores: list[asyncio.Task[None]] = []
 
     # --- starting and stopping
@@ -158,11 +158,15 @@ class Lifecycle:
         self._floor.check(self._waiting)
         name = request.session.name or await self._unnamed(request)
         turn = TurnTask(request, name, self._workshop)
-        if self._loaded is not None:
-            await turn.decide(self._workshop())
-            self._floor.check(self._waiting)
-        self._turns[self._spawn(turn.run(partial(self._ready_for, name)))] = turn
         self._retries.add(turn)
+        try:
+            if self._loaded is not None:
+                await turn.decide(self._workshop())
+                self._floor.check(self._waiting)
+        except BaseException as error:
+            turn.refuse(error)
+            raise
+        self._turns[self._spawn(turn.run(partial(self._ready_for, name)))] = turn
         return OpenTurn(name, await turn.events())
 
     async def _ready_for(self, name: str) -> None:
@@ -246,6 +250,7 @@ class Lifecycle:
             tree = await self._register.tree(name)
             await self._register.delete(name)
             await self._register.forget_fronts(tree)
+            self._retries.forget(name)
             if machine is not None:
                 async with machine.residency.lock:
                     await forget_lines(record, machine)
@@ -266,20 +271,15 @@ class Lifecycle:
         await self.ready()
         await self._resumed(name)
         self._refuse_if_running(name, "resumed")
-        under_way = self._resuming[name] = asyncio.Event()
-        try:
-            async with self._floor.line(named=True):
-                record = self._register[name]
-                predicted = (await self._summary(record)).back_in_ms
-                return await resume(record, self._workshop(), predicted)
-        finally:
-            del self._resuming[name]
-            under_way.set()
+        async with self._to_itself(name), self._floor.line(named=True):
+            record = self._register[name]
+            predicted = (await self._summary(record)).back_in_ms
+            return await resume(record, self._workshop(), predicted)
 
     async def _resumed(self, name: str) -> None:
-        """Waits while a session is on its way back: a turn then goes on from there."""
-        while name in self._resuming:
-            await self._resuming[name].wait()
+        """Waits while a session is on its way back, or out: a turn then goes on from there."""
+        while name in self._busy:
+            await self._busy[name].wait()
 
     async def turns(self, name: str) -> list[TurnSummary]:
         return await self._overview.turns(self._register[name].name)
@@ -450,8 +450,8 @@ class Lifecycle:
                 async with asyncio.timeout(self._limits.drain):
                     while self._turns:
                         await asyncio.wait(list(self._turns))
-                    for under_way in list(self._resuming.values()):
-                        await under_way.wait()
+                    for over in list(self._busy.values()):
+                        await over.wait()
                     async with self._floor.landing:
                         return
             for turn in list(self._turns.values()):
@@ -462,7 +462,7 @@ class Lifecycle:
 
     def _refuse_if_running(self, name: str, verb: str) -> None:
         turns = (turn for turn in self._turns.values() if turn.session == name)
-        if name in self._resuming or any(not turn.over for turn in turns):
+        if name in self._busy or any(not turn.over for turn in turns):
             raise Conflict(
                 f"{name!r} is running a turn and cannot be {verb}.",
                 hint="Try again when it has ended.",
@@ -477,9 +477,18 @@ class Lifecycle:
         if needs_model:
             await self.ready()
         self._refuse_if_running(name, verb)
-        async with self._floor.landing:
-            self._refuse_if_running(name, verb)
+        async with self._to_itself(known.name):
             yield self._register[known.name]
+
+    @asynccontextmanager
+    async def _to_itself(self, name: str) -> AsyncGenerator[None, None]:
+        """Turns of the session that come meanwhile wait."""
+        over = self._busy[name] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._busy[name]
+            over.set()
 
 
 def _fields(change: SessionChange) -> dict[str, Any]:

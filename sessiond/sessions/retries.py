@@ -26,6 +26,12 @@ class Retries:
             while len(self._by_key) > KEPT:
                 self._by_key.popitem(last=False)
 
+    def forget(self, session: str) -> None:
+        """Nothing of a session that was removed is read again."""
+        gone = [key for key, turn in self._by_key.items() if turn.session == session]
+        for key in gone:
+            del self._by_key[key]
+
     def find(self, request: TurnRequest, running: Iterable[TurnTask]) -> TurnTask | None:
         """Raises InvalidRequest where a key comes with another request than before."""
         if request.idempotency_key is None:

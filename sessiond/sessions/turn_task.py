@@ -98,6 +98,7 @@ class TurnTask:
         self._new: SessionRecord | None = None
         self._decided: _Decided | None = None
         self._log = EventLog(self._left)
+        self._ahead: asyncio.Task[None] | None = None
         self._execution: Execution | None = None
         self._cancelled = False
         self._admitted = False
@@ -145,6 +146,13 @@ class TurnTask:
         await self._tokenize_ahead(shop, tree, record, pinned)
         self._decide(shop, tree, record, pinned)
 
+    def refuse(self, error: BaseException) -> None:
+        """It was not admitted; those that read it already are told."""
+        self.over = True
+        if isinstance(error, SessiondError):
+            self._log.end(error)
+        self._log.end(EngineError("The turn was not admitted."))
+
     async def run(self, ready: Callable[[], Awaitable[None]]) -> None:
         """The task's body. `ready` waits for the model."""
         try:
@@ -163,7 +171,7 @@ class TurnTask:
 
     async def _pass(self, shop: Workshop) -> None:
         if shop.floor.full and self._decided is not None:
-            await self._read_ahead(shop, self._decided.composed.prompt)
+            self._ahead = asyncio.create_task(self._read_ahead(shop, self._decided.composed.prompt))
         opened = shop.register.opened(self.session, self._record(shop.register))
         async with opened as (record, tree), shop.floor.line(named=self._is_named):
             self._admitted = True

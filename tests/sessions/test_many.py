@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sessiond.engine import active
+from sessiond.engine.events import Delta
 from sessiond.errors import DecodeFailed
 from sessiond.metrics import SUSPENDED
 from sessiond.sessions import lander
@@ -158,3 +159,34 @@ async def test_a_client_that_leaves_takes_only_its_own_line_with_it(state_dir: P
         await leaving.events.aclose()
         await staying
         assert (await daemon.say("leaving", chat("Bye"), max_tokens=4)).report.saved
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_prompt_that_waits_for_cells_holds_up_no_idle_session(
+    state_dir: Path, leaves: bool
+) -> None:
+    """Nor anybody at all, once its client has left."""
+    rig = rig_of("attention", state_dir, lines=3, n_ctx=1200)
+    async with rig.daemon() as daemon:
+        await daemon.say("idle", chat("Hi", front=""), max_tokens=4)
+        slow(daemon)
+        long = await daemon.open("long", chat("Go on.", front=""), max_tokens=900, ignore_eos=True)
+        async for event in long.events:
+            if isinstance(event, Delta):
+                break
+        waiting = await daemon.open("waits", chat("x" * 700, front=""), max_tokens=50)
+        for _ in range(9999):
+            if daemon.lifecycle._floor.landing.locked():
+                break
+            await asyncio.sleep(0.001)
+        async with asyncio.timeout(20):
+            assert (await daemon.lifecycle.park("idle")).state == "disk"
+            await daemon.lifecycle.delete("idle")
+            if leaves:
+                await waiting.events.aclose()
+                await daemon.say("short", chat("Hi", front=""), max_tokens=4)
+                assert (await daemon.lifecycle.summary("short")).turns == 1
+        assert any(turn.session == "long" for turn in daemon.lifecycle._turns.values())
+        await long.events.aclose()
+        if not leaves:
+            assert [event async for event in waiting.events]

@@ -139,3 +139,23 @@ async def test_a_key_of_a_request_that_was_refused_can_be_used_again(state_dir: 
             await daemon.lifecycle.open(request(chat("x" * 900), key="k"))
         async with asyncio.timeout(20):
             assert (await text_of(await daemon.lifecycle.open(request(key="k"))))[1] == 1
+
+
+async def test_a_key_brings_back_nothing_of_a_session_that_was_removed(state_dir: Path) -> None:
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        await text_of(await daemon.lifecycle.open(request(key="k")))
+        await daemon.lifecycle.delete("talk")
+        await text_of(await daemon.lifecycle.open(request(key="k")))
+        assert len(await daemon.lifecycle.turns("talk")) == 1
+
+
+async def test_a_key_that_comes_twice_before_the_first_is_admitted_is_one_turn(
+    state_dir: Path,
+) -> None:
+    long = chat("x" * 25_000)
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        opened = await asyncio.gather(
+            *(daemon.lifecycle.open(request(long, key="k")) for _ in range(3))
+        )
+        assert {(await text_of(one))[1] for one in opened} == {1}
+        assert len(await daemon.lifecycle.turns("talk")) == 1
