@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 from uuid import uuid4
 
 from sessiond.engine.probe import Verdict
@@ -22,6 +22,7 @@ from sessiond.errors import (
     Unavailable,
 )
 from sessiond.metrics import UNSAVED_TURNS
+from sessiond.sessions.change import fields_of
 from sessiond.sessions.deletion import forget_lines, forget_stored
 from sessiond.sessions.explanation import Explanation, Explanations
 from sessiond.sessions.floor import Floor
@@ -46,7 +47,6 @@ from sessiond.sessions.turn import (
     VerifyReport,
 )
 from sessiond.sessions.turn_task import TurnTask, Workshop
-from sessiond.sessions.volatility import Volatility
 
 logger = logging.getLogger(__name__)
 _RECENT = 32
@@ -214,12 +214,12 @@ class Lifecycle:
         return await self._summary(self._register[name])
 
     async def create(self, name: str, change: SessionChange) -> SessionSummary:
-        record = SessionRecord.new(name, time.time(), named=True, **_fields(change))
+        record = SessionRecord.new(name, time.time(), named=True, **fields_of(change))
         await self._register.create(record)
         return await self._summary(record)
 
     async def update(self, name: str, change: SessionChange) -> SessionSummary:
-        await self._register.change(name, **_fields(change))
+        await self._register.change(name, **fields_of(change))
         return await self.summary(name)
 
     async def compact(self, name: str) -> SessionSummary:
@@ -489,17 +489,6 @@ class Lifecycle:
         finally:
             del self._busy[name]
             over.set()
-
-
-def _fields(change: SessionChange) -> dict[str, Any]:
-    """Raises InvalidRequest."""
-    fields: dict[str, Any] = {}
-    if change.policy is not None:
-        fields["policy"] = None if change.policy == "default" else change.policy
-    if change.pinned_front is not None:
-        given = change.pinned_front
-        fields["pinned_front"] = None if given == ("default",) else Volatility(given).names
-    return fields
 
 
 def _is_unnamed(record: SessionRecord) -> bool:
