@@ -257,15 +257,19 @@ class EngineCore:
     def export_blocks(
         self, seq: int, epoch: int, spans: Iterable[tuple[int, int]]
     ) -> list[Payload] | None:
-        """The first block of `spans`, and as many more as take little time beside a step."""
-        began, payloads = time.monotonic(), list[Payload]()
+        """The first blocks of `spans`, more than a step can add, and as many more as take little
+        time beside a step.
+        """
+        began, payloads, exported = time.monotonic(), list[Payload](), 0
         budget = max(_EXPORT_MS, _EXPORT_SHARE * self._step_ms if self.busy else 0.0)
         for start, stop in spans:
             payload = self.export_block(seq, epoch, start, stop)
             if payload is None:
                 return None
             payloads.append(payload)
-            if (time.monotonic() - began) * 1e3 >= budget:
+            exported += stop - start
+            late = (time.monotonic() - began) * 1e3 >= budget
+            if late and exported > self.context.n_batch:
                 break
         return payloads
 
