@@ -66,7 +66,7 @@ def figures(end: ChatEnd) -> str:
         f"{end.cached_tokens:,} reused, {end.prefilled_tokens:,} read",
         f"first token in {words.duration(end.ttft_ms)}",
         words.clean(words.missed(end.miss)),
-        "cut off: no room left" if end.finish_reason == "length" else "",
+        "ended by max_tokens or the room" if end.finish_reason == "length" else "",
         "" if end.saved else "not saved yet",
     ]
     return " · ".join(part for part in parts if part)

@@ -84,6 +84,6 @@ def _row(turn: TurnSummary, now: float) -> list[Cell]:
 
 
 def _note(turn: TurnSummary) -> str:
-    endings = {"stop": "", "length": "cut off: no room left", "cancelled": "cancelled"}
+    endings = {"stop": "", "length": "ended by max_tokens or the room", "cancelled": "cancelled"}
     end = endings.get(turn.finish_reason, turn.finish_reason)
     return "; ".join(filter(None, (words.missed(turn.miss), end)))
