@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 
 from sessiond.engine.sequence import Owner
 from sessiond.sessions.composition import resumed
@@ -21,7 +20,7 @@ async def resume(record: SessionRecord, shop: Workshop, predicted_ms: float) -> 
     leaf = tree.main_line(time.time())
     if leaf is None:
         return ResumeReport(record.name, "new", 0, 0, 0, 0.0, 0.0)
-    now = datetime.fromtimestamp(record.created).astimezone()
+    now = record.clock
     composed = resumed(tree, leaf, shop.renderer, shop.tokenizer, now)
     owner = Owner(record.id, tree.path(leaf)[0].number)
     began = time.monotonic()

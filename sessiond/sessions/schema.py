@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from typing import Any, cast
 from uuid import uuid4
 
@@ -40,6 +41,11 @@ class SessionRecord:
     pinned: bool = False
     pinned_front: tuple[str, ...] | None = None
     may_compact: bool = False
+
+    @property
+    def clock(self) -> datetime:
+        """What templates see as now, in local time: the same for all turns, for the same tokens."""
+        return datetime.fromtimestamp(self.created).astimezone()
 
     @classmethod
     def new(

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from sessiond.engine.events import Delta, Ended, Progress
 from sessiond.engine.memory import Tokens, as_tokens
@@ -231,7 +230,7 @@ class TurnTask:
         if not isinstance(content, Chat) or characters(content) < LONG:
             return
         if tree.match(content).turn is None:
-            now = datetime.fromtimestamp(record.created).astimezone()
+            now = record.clock
             with suppress(TemplateError):
                 await asyncio.to_thread(shop.renderer.full, content, now)
 
@@ -246,7 +245,7 @@ class TurnTask:
         known = self._decided
         if known is not None and known.tree is tree and known.turns == len(tree):
             return known
-        now = datetime.fromtimestamp(record.created).astimezone()
+        now = record.clock
         pinned = pinned or self._pinned(shop, tree, record)
         content = pinned.content if pinned else self.request.content
         composer = Composer(shop.renderer, shop.tokenizer, now, shop.rules.reasoning)
@@ -276,7 +275,7 @@ class TurnTask:
             renderer=shop.renderer,
             tokenizer=shop.tokenizer,
             rates=shop.machine.rates,
-            now=datetime.fromtimestamp(record.created).astimezone(),
+            now=record.clock,
         )
         rewrite = reviewer.review(content, composed, tree)
         if rewrite is not None and rewrite.outcome == "refused":
@@ -306,7 +305,7 @@ class TurnTask:
         self, shop: Workshop, tree: SessionTree, decided: _Decided, record: SessionRecord
     ) -> Places:
         """Where to capture, once it is known where the evaluation begins."""
-        now = datetime.fromtimestamp(record.created).astimezone()
+        now = record.clock
         composed, content = decided.composed, decided.content
 
         def at(landing: int) -> Mapping[int, int]:
