@@ -97,9 +97,10 @@ def test_the_real_openai_client_streams_and_reads_usage(daemon: Daemon) -> None:
 
 
 def test_state_is_written_under_uninterrupted_load(hybrid_path: Path, tmp_path: Path) -> None:
-    """A prompt of many times the tokens that may be unsaved, then kill -9 at the first token.
+    """A prompt of many times the tokens at which writing begins, then kill -9 at the first token.
 
-    Result: the turn was not acknowledged, but of its prompt at most 4,096 tokens are lost.
+    Result: the turn was not acknowledged, but most of its prompt had been written meanwhile. How
+    much is left to evaluate depends on how fast this machine writes beside a prefill.
     """
     words = " ".join(str(number) for number in range(3600))
     body = {"prompt": words, "max_tokens": 4, "temperature": 0}
@@ -113,7 +114,7 @@ def test_state_is_written_under_uninterrupted_load(hybrid_path: Path, tmp_path: 
         answer = daemon.complete("long", words, max_tokens=4, temperature=0)
         assert answer.prompt_tokens > 3 * 4096
         assert answer.report["source"] == "disk"
-        assert answer.evaluated <= 4096 + 1
+        assert answer.evaluated < answer.prompt_tokens / 2
 
 
 @pytest.mark.parametrize("damage", ["deleted", "flipped", "truncated"])
