@@ -23,8 +23,8 @@ from sessiond.api.app import create_app
 from sessiond.api.listening import listen_tcp
 from sessiond.api.routing import ApiConfig
 from sessiond.api.server import run_server
-from sessiond.engine.events import Delta
-from sessiond.sessions.turn import OpenTurn, TurnEvent, TurnRequest
+from sessiond.sessions.parts import Said
+from sessiond.sessions.turn import OpenTurn, Spoken, TurnEvent, TurnRequest
 from tests.api.scripted import ScriptedTurns
 
 BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}], "stream": True}).encode()
@@ -54,7 +54,7 @@ class EndlessTurns(ScriptedTurns):
     async def _tokens(self) -> AsyncGenerator[TurnEvent, None]:
         for token in range(self.tokens):
             await asyncio.sleep(0)
-            yield Delta(" word", (token,))
+            yield Spoken(" word", (Said(" word"),), (token,))
         yield replace(self._script("bench", None)[-1])
 
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from sessiond.api.conversation import conversation
+from sessiond.api.dialect import Json
 from sessiond.api.generation import (
     answer,
     idempotency_key,
@@ -17,11 +18,12 @@ from sessiond.api.generation import (
     policy_of,
 )
 from sessiond.api.logprobs import chat_logprobs
-from sessiond.api.reply import Json, Reply
+from sessiond.api.reply import Reply
 from sessiond.api.routing import Config, JsonRequest, JsonRoute, TheTurns
 from sessiond.api.schemas import ChatRequest
 from sessiond.engine.events import Logprob
-from sessiond.sessions.turn import TurnRequest
+from sessiond.sessions.parts import Called, Part, Said, Thought, calls, said, thought
+from sessiond.sessions.turn import Finished, TurnRequest
 
 router = APIRouter(route_class=JsonRoute)
 
@@ -30,21 +32,45 @@ class ChatReply(Reply):
     prefix = "chatcmpl"
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
+    _calls = 0
 
     def opening(self) -> bytes:
         delta = {"role": "assistant", "content": ""}
         return self.chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}])
 
-    def choice(self, text: str, logprobs: Json | None, finish: str | None) -> Json:
-        delta = {} if finish else {"content": text}
-        return {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+    def deltas(self, part: Part) -> list[Json]:
+        if isinstance(part, Said):
+            return [{"delta": {"content": part.text}}]
+        if isinstance(part, Thought):
+            return [{"delta": {"reasoning_content": part.text}}]
+        number, self._calls = self._calls, self._calls + 1
+        begun = {"index": number, **_call(part, "")}
+        arguments = {"index": number, "function": {"arguments": part.arguments}}
+        return [{"delta": {"tool_calls": [begun]}}, {"delta": {"tool_calls": [arguments]}}]
 
-    def whole_choice(self, text: str, logprobs: Json | None, finish: str) -> Json:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish}
+    def whole_choice(self, finished: Finished) -> Json:
+        made = [_call(call, call.arguments) for call in calls(finished.parts)]
+        message: Json = {
+            "role": "assistant",
+            "content": said(finished.parts) or (None if made else ""),
+            "refusal": None,
+        }
+        if reasoning := thought(finished.parts):
+            message["reasoning_content"] = reasoning
+        if made:
+            message["tool_calls"] = made
+        return {"message": message}
+
+    def nothing(self) -> Json:
+        return {"delta": {}}
 
     def logprobs(self, logprobs: Sequence[Logprob]) -> Json:
         return chat_logprobs(logprobs)
+
+
+def _call(call: Called, arguments: str) -> Json:
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 @router.post("/chat/completions")

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from sessiond.api.dialect import Json
 from sessiond.api.generation import answer, idempotency_key, identity_of, model_namer
 from sessiond.api.logprobs import completion_logprobs
-from sessiond.api.reply import Json, Reply
+from sessiond.api.reply import Reply
 from sessiond.api.routing import Config, JsonRequest, JsonRoute, TheTurns
 from sessiond.api.schemas import CompletionRequest
 from sessiond.engine.events import Logprob
+from sessiond.sessions.parts import Part, Said
 from sessiond.sessions.transcript import read_text
-from sessiond.sessions.turn import TurnRequest
+from sessiond.sessions.turn import Finished, TurnRequest
 
 router = APIRouter(route_class=JsonRoute)
 
@@ -25,11 +27,14 @@ class CompletionReply(Reply):
     chunk_kind = "text_completion"
     _offset = 0
 
-    def choice(self, text: str, logprobs: Json | None, finish: str | None) -> Json:
-        return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
+    def deltas(self, part: Part) -> list[Json]:
+        return [{"text": part.text}] if isinstance(part, Said) else []
 
-    def whole_choice(self, text: str, logprobs: Json | None, finish: str) -> Json:
-        return self.choice(text, logprobs, finish)
+    def whole_choice(self, finished: Finished) -> Json:
+        return {"text": finished.text}
+
+    def nothing(self) -> Json:
+        return {"text": ""}
 
     def logprobs(self, logprobs: Sequence[Logprob]) -> Json:
         block, self._offset = completion_logprobs(logprobs, self._offset)

@@ -1,12 +1,12 @@
-"""Every failure as OpenAI's error object; a 5xx is logged once, with an id, nothing private."""
+"""Every failure as an error object; a 5xx is logged once, with an id, nothing private."""
 
 from __future__ import annotations
 
 import logging
 import secrets
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
 from http import HTTPStatus
 from urllib.parse import quote
 
@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from sessiond.api.failure import Failure
 from sessiond.errors import SessiondError
 from sessiond.sessions.explanation import ContextEditRejected
 
@@ -32,35 +33,6 @@ class Forbidden(SessiondError):
 
 class UnsupportedMediaType(SessiondError):
     code, status = "unsupported_media_type", 415
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What the client is told. `reference` is the id in the log, "" for a client's own mistake."""
-
-    status: int
-    message: str
-    code: str
-    param: str | None = None
-    reference: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    details: Mapping[str, object] = field(default_factory=dict)
-
-    def body(self) -> dict[str, object]:
-        message = f"{self.message} (id {self.reference})" if self.reference else self.message
-        error = {"message": message, "type": self._type, "code": self.code, "param": self.param}
-        return {"error": {**error, **self.details}}
-
-    def response(self) -> Response:
-        return Response(
-            orjson.dumps(self.body()), self.status, dict(self.headers), "application/json"
-        )
-
-    @property
-    def _type(self) -> str:
-        if self.status >= 500:
-            return "server_error"
-        return "rate_limit_error" if self.status == 429 else "invalid_request_error"
 
 
 def failure(error: Exception) -> Failure:
@@ -80,7 +52,12 @@ def install(app: FastAPI) -> None:
 
 
 async def _handle(request: Request, error: Exception) -> Response:
-    return failure(error).response()
+    return refusal(failure(error), request.url.path)
+
+
+def refusal(told: Failure, path: str) -> Response:
+    """In the shape of the API that `path` belongs to."""
+    return Response(orjson.dumps(told.body()), told.status, dict(told.headers), "application/json")
 
 
 def _known(error: SessiondError) -> Failure:

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sessiond.api.connection import ClientGone, while_connected
+from sessiond.api.dialect import Dialect
 from sessiond.api.identity import identify
-from sessiond.api.reply import Reply
 from sessiond.api.routing import ApiConfig, json_response
 from sessiond.api.sse import EventStream
-from sessiond.engine.events import Delta, Logprob
+from sessiond.engine.events import Logprob
 from sessiond.errors import EngineError, InvalidRequest, ModelNotFound
-from sessiond.sessions.turn import Finished, OpenTurn, SessionRef, TurnRequest, Turns
+from sessiond.sessions.turn import Finished, OpenTurn, SessionRef, Spoken, TurnRequest, Turns
 
 CLIENT_CLOSED_REQUEST = 499
 KEY_LENGTH = 255
@@ -75,7 +75,7 @@ async def answer(
     request: Request,
     turns: Turns,
     wanted: TurnRequest,
-    reply: Reply,
+    reply: Dialect,
     config: ApiConfig,
     *,
     stream: bool,
@@ -89,7 +89,7 @@ async def answer(
     return EventStream(opened.events, reply, _headers(opened.session), keepalive=config.keepalive)
 
 
-async def _whole(turns: Turns, wanted: TurnRequest, reply: Reply) -> Response:
+async def _whole(turns: Turns, wanted: TurnRequest, reply: Dialect) -> Response:
     opened = await turns.open(wanted)
     finished, logprobs = await _collected(opened)
     body = reply.whole(finished, None if wanted.logprobs is None else logprobs)
@@ -101,7 +101,7 @@ async def _collected(opened: OpenTurn) -> tuple[Finished, list[Logprob]]:
     logprobs: list[Logprob] = []
     async with aclosing(opened.events) as events:
         async for happened in events:
-            if isinstance(happened, Delta):
+            if isinstance(happened, Spoken):
                 logprobs.extend(happened.logprobs)
             elif isinstance(happened, Finished):
                 finished = happened

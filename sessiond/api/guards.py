@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sessiond.api.body import ClientLeft, linger, read_body, replayed
-from sessiond.api.errors import Forbidden, UnsupportedMediaType, failure
+from sessiond.api.errors import Forbidden, UnsupportedMediaType, failure, refusal
 from sessiond.api.keys import InvalidKey
 from sessiond.api.routing import ApiConfig
 from sessiond.errors import BodyTooLarge
@@ -85,9 +85,9 @@ class Guard:
         except ClientLeft:
             return
         except BodyTooLarge as error:
-            await linger(failure(error).response(), receive, send)
+            await linger(refusal(failure(error), scope["path"]), receive, send)
         except Exception as error:
-            response = failure(error).response()
+            response = refusal(failure(error), scope["path"])
             # Without an end of the body the connection is closed: the client sees it was cut.
             if not started:
                 await response(scope, receive, send)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sessiond.api.reply import Json
+from sessiond.api.dialect import Json
 from sessiond.engine.events import Logprob, TokenLogprob
 
 # OpenAI's own word for "practically impossible"; JSON has no infinity.

@@ -6,25 +6,29 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import orjson
 
-from sessiond.engine.events import Delta, Logprob, Progress
-from sessiond.sessions.turn import Finished, TurnReport
-
-Json = dict[str, Any]
+from sessiond.api.dialect import Json
+from sessiond.api.failure import Failure
+from sessiond.engine.events import Logprob, Progress
+from sessiond.sessions.parts import Part, Said, calls
+from sessiond.sessions.turn import Finished, Spoken, TurnReport
 
 _MARK = "\x00"
 _DONE = b"data: [DONE]\n\n"
+_COMMENT = b": \n\n"
 
 
-def usage(report: TurnReport) -> Json:
+def usage(finished: Finished) -> Json:
+    report = finished.report
     return {
         "prompt_tokens": report.prompt_tokens,
         "completion_tokens": report.completion_tokens,
         "total_tokens": report.prompt_tokens + report.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": report.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": finished.reasoning_tokens},
     }
 
 
@@ -57,9 +61,12 @@ def session_block(report: TurnReport) -> Json:
     }
 
 
-def finish_reason(report: TurnReport) -> str:
+def finish_reason(finished: Finished) -> str:
     """OpenAI knows no "cancelled"; to a client that is still there the reply was cut short."""
-    return "length" if report.finish_reason == "cancelled" else report.finish_reason
+    reason = finished.report.finish_reason
+    if reason == "stop":
+        return "tool_calls" if calls(finished.parts) else "stop"
+    return "length"
 
 
 def _rate(count: int, ms: float) -> float:
@@ -92,18 +99,29 @@ class Reply(ABC):
         self._head = self._tail = b""
 
     @abstractmethod
-    def choice(self, text: str, logprobs: Json | None, finish: str | None) -> Json:
-        """A choice of a chunk; `finish` set means the last one, without text."""
+    def deltas(self, part: Part) -> list[Json]:
+        """The fields of one or more choices that tell of `part`."""
 
     @abstractmethod
-    def whole_choice(self, text: str, logprobs: Json | None, finish: str) -> Json: ...
+    def whole_choice(self, finished: Finished) -> Json:
+        """The fields of the one choice of an answer."""
 
     @abstractmethod
     def logprobs(self, logprobs: Sequence[Logprob]) -> Json: ...
 
+    @abstractmethod
+    def nothing(self) -> Json:
+        """The fields of a choice that says nothing."""
+
     def opening(self) -> bytes:
         """What precedes the first event."""
         return b""
+
+    def alive(self) -> bytes:
+        return _COMMENT
+
+    def failed(self, failure: Failure) -> bytes:
+        return event(failure.body())
 
     def progress(self, progress: Progress) -> bytes:
         if not self._progress:
@@ -114,38 +132,48 @@ class Reply(ABC):
             "processed": progress.processed,
             "time_ms": progress.elapsed_ms,
         }
-        return self._begun() + self.chunk([self.choice("", None, None)], prompt_progress=report)
+        return self._begun() + self.chunk([_choice(self.nothing())], prompt_progress=report)
 
-    def delta(self, delta: Delta) -> bytes:
-        """b"" where there is nothing to say yet."""
-        if delta.logprobs:
-            choice = self.choice(delta.text, self.logprobs(delta.logprobs), None)
-            return self._begun() + self.chunk([choice])
-        if not delta.text:
+    def spoken(self, spoken: Spoken) -> bytes:
+        parts = spoken.parts
+        if spoken.logprobs:
+            return self._begun() + self._with_logprobs(spoken)
+        if len(parts) == 1 and isinstance(said := parts[0], Said):
+            opening = self._begun()
+            return opening + self._head + orjson.dumps(said.text) + self._tail
+        if not parts:
             return b""
-        opening = self._begun()
-        return opening + self._head + orjson.dumps(delta.text) + self._tail
+        return self._begun() + b"".join(
+            self.chunk([_choice(fields)]) for part in parts for fields in self.deltas(part)
+        )
 
     def last(self, finished: Finished) -> bytes:
         """The end of a stream. Only the very last chunk carries the report."""
+        closing = _choice(self.nothing(), finish=finish_reason(finished))
         report = finished.report
-        closing = self.choice("", None, finish_reason(report))
         told: Json = {"timings": timings(report), "sessiond": session_block(report)}
         if not self._include_usage:
             return self._begun() + self.chunk([closing], **told) + _DONE
-        told["usage"] = usage(report)
+        told["usage"] = usage(finished)
         return self._begun() + self.chunk([closing]) + self.chunk([], **told) + _DONE
 
     def whole(self, finished: Finished, logprobs: Sequence[Logprob] | None) -> Json:
-        report = finished.report
         probabilities = None if logprobs is None else self.logprobs(logprobs)
+        choice = _choice(self.whole_choice(finished), probabilities, finish_reason(finished))
         return {
             **self._heading(self.kind),
-            "choices": [self.whole_choice(finished.text, probabilities, finish_reason(report))],
-            "usage": usage(report),
-            "timings": timings(report),
-            "sessiond": session_block(report),
+            "choices": [choice],
+            "usage": usage(finished),
+            "timings": timings(finished.report),
+            "sessiond": session_block(finished.report),
         }
+
+    def _with_logprobs(self, spoken: Spoken) -> bytes:
+        """They go with the first of what is said with them, or alone."""
+        told = [fields for part in spoken.parts for fields in self.deltas(part)]
+        first, *others = told or [self.nothing()]
+        chunks = [self.chunk([_choice(first, self.logprobs(spoken.logprobs))])]
+        return b"".join(chunks + [self.chunk([_choice(fields)]) for fields in others])
 
     def chunk(self, choices: list[Json], **more: object) -> bytes:
         silence: Json = {"usage": None} if self._include_usage else {}
@@ -163,6 +191,10 @@ class Reply(ABC):
         """The opening, the first time; b"" after that."""
         if self._head:
             return b""
-        chunk = self.chunk([self.choice(_MARK, None, None)])
+        chunk = self.chunk([_choice(self.deltas(Said(_MARK))[0])])
         self._head, self._tail = chunk.split(orjson.dumps(_MARK))
         return self.opening()
+
+
+def _choice(fields: Json, logprobs: Json | None = None, finish: str | None = None) -> Json:
+    return {"index": 0, **fields, "logprobs": logprobs, "finish_reason": finish}

@@ -10,13 +10,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sessiond.api.connection import ClientGone, while_connected
+from sessiond.api.dialect import Dialect
 from sessiond.api.errors import failure
-from sessiond.api.reply import Reply, event
-from sessiond.engine.events import Delta, Progress
+from sessiond.engine.events import Progress
 from sessiond.errors import EngineError
-from sessiond.sessions.turn import Finished, TurnEvent
-
-KEEPALIVE = b": \n\n"
+from sessiond.sessions.turn import Finished, Spoken, TurnEvent
 
 
 class EventStream(Response):
@@ -25,7 +23,7 @@ class EventStream(Response):
     def __init__(
         self,
         events: AsyncGenerator[TurnEvent, None],
-        reply: Reply,
+        reply: Dialect,
         headers: dict[str, str],
         *,
         keepalive: float,
@@ -57,7 +55,7 @@ class EventStream(Response):
         try:
             await self._relay(send)
         except Exception as error:
-            told = event(failure(error).body())
+            told = self._reply.failed(failure(error))
             await send({"type": "http.response.body", "body": told, "more_body": True})
 
     async def _relay(self, send: Send) -> None:
@@ -74,8 +72,8 @@ class EventStream(Response):
             raise EngineError("The turn ended without a report.")
 
     def _worded(self, happened: TurnEvent) -> bytes:
-        if isinstance(happened, Delta):
-            return self._reply.delta(happened)
+        if isinstance(happened, Spoken):
+            return self._reply.spoken(happened)
         if isinstance(happened, Progress):
             return self._reply.progress(happened)
         return self._reply.last(happened)
@@ -88,4 +86,6 @@ class EventStream(Response):
                 await asyncio.sleep(left)
                 continue
             self._spoke = now()
-            await send({"type": "http.response.body", "body": KEEPALIVE, "more_body": True})
+            await send(
+                {"type": "http.response.body", "body": self._reply.alive(), "more_body": True}
+            )

@@ -16,8 +16,10 @@ from sessiond.chat.template import ChatTemplate
 from sessiond.engine.context import Model
 from sessiond.engine.memory import Tokens
 from sessiond.errors import TemplateError
+from sessiond.sessions.parts import PlainParser, ReplyParser
 from sessiond.sessions.prompt import LAST_USERS, Boundaries
 from sessiond.sessions.transcript import Chat, Message, ToolCall
+from sessiond.sessions.turn import TurnRequest
 
 GUARD = "\ue000"
 """A private character: a token or bytes of its own, which merge with nothing."""
@@ -96,6 +98,9 @@ class TemplateRenderer:
             starts = bool(info.bos) and prompt.startswith(info.bos)
             return self._tokenize(prompt, add_special=info.adds_bos and not starts)
         return self._continuation(prompt)
+
+    def parser(self, chat: Chat, prompt: Tokens, request: TurnRequest) -> ReplyParser:
+        return PlainParser()
 
     def _parting(self, spelling: Spelling, chat: Chat, user: int, now: datetime) -> int | None:
         """Where the prompt parts from one that says something else at message `user`."""

@@ -7,7 +7,9 @@ from datetime import datetime
 from typing import Protocol
 
 from sessiond.engine.memory import Tokens
+from sessiond.sessions.parts import ReplyParser
 from sessiond.sessions.transcript import Chat
+from sessiond.sessions.turn import TurnRequest
 
 LAST_USERS = 4
 
@@ -61,4 +63,8 @@ class PromptRenderer(Protocol):
 
     def text(self, prompt: str, first: bool) -> Tokens:
         """A raw prompt; `first` if nothing comes before it."""
+        ...
+
+    def parser(self, chat: Chat, prompt: Tokens, request: TurnRequest) -> ReplyParser:
+        """For the reply to `prompt`, which `chat` was made into."""
         ...

@@ -43,6 +43,7 @@ def report_of(
         saved=saved,
         finish_reason=ended.reason,
         miss=stats.miss,
+        stopped_by=ended.stopped_by,
     )
 
 

@@ -54,4 +54,8 @@ def _key(request: TurnRequest) -> tuple[str | None, str]:
 
 
 def _same(known: TurnRequest, request: TurnRequest) -> bool:
-    return replace(known, idempotency_key=None) == replace(request, idempotency_key=None)
+    return _asked(known) == _asked(request)
+
+
+def _asked(request: TurnRequest) -> TurnRequest:
+    return replace(request, idempotency_key=None, response_id=None)

@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from sessiond.engine.events import Delta, FinishReason, Progress
+from sessiond.engine.events import FinishReason, Logprob, Progress
 from sessiond.engine.sampling import Ending, Sampling
 from sessiond.sessions.cause import Cause
 from sessiond.sessions.explanation import Explanation
+from sessiond.sessions.parts import Part
 from sessiond.sessions.transcript import Content
 
 Source = Literal["resident", "disk", "ledger", "fork", "new"]
@@ -35,11 +36,25 @@ class SessionRef:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether a reply calls tools. "required": it must, the tool `name` where one is given.
+
+    `parallel`: a reply that must may make several calls.
+    """
+
+    mode: Literal["none", "auto", "required"] = "auto"
+    name: str | None = None
+    parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRequest:
     """`logprobs` is the number of alternatives wanted per token, None for none at all.
 
     `policy` holds for this request instead of the session's. `compact`: it may rewrite history.
-    Two with the same `idempotency_key` are one.
+    Two with the same `idempotency_key` are one. `schema` is a JSON schema as text, which the reply
+    must follow. `raw_reasoning`: reasoning stays in what is said, as the model wrote it.
+    `response_id` finds the turn again.
     """
 
     session: SessionRef
@@ -50,6 +65,10 @@ class TurnRequest:
     policy: str | None = None
     compact: bool = False
     idempotency_key: str | None = None
+    tool_choice: ToolChoice = ToolChoice()
+    schema: str | None = None
+    raw_reasoning: bool = False
+    response_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +104,47 @@ class TurnReport:
     saved: bool
     finish_reason: FinishReason
     miss: Miss | None = None
+    stopped_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """`text` is new as the model wrote it, `parts` what can be shown by now: less, or nothing,
+    while a character, a stop string or a call is incomplete.
+    """
+
+    text: str
+    parts: tuple[Part, ...]
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[Logprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Sent after the turn is in the ledger, or `report.saved` is False. `text` is all of it."""
+    """Sent after the turn is in the ledger, or `report.saved` is False. `text` is all of it as the
+    model wrote it, `parts` are the same as all that were shown. `reasoning_tokens` are about those
+    of the reasoning.
+    """
 
     text: str
     report: TurnReport
+    parts: tuple[Part, ...] = ()
+    reasoning_tokens: int = 0
 
 
-TurnEvent = Progress | Delta | Finished
+TurnEvent = Progress | Spoken | Finished
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTurn:
-    """An admitted turn: `session` is the name it runs under. Closing `events` cancels it."""
+    """An admitted turn: `session` is the name it runs under. Closing `events` cancels it.
+
+    `response_id` is that of the request that began it.
+    """
 
     session: str
     events: AsyncGenerator[TurnEvent, None]
+    response_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from sessiond.sessions.floor import Floor
 from sessiond.sessions.lander import Landed, Machine
 from sessiond.sessions.miss import expected_position, find_miss, miss_of
 from sessiond.sessions.pinned import Pinned, front_texts
+from sessiond.sessions.parts import PlainParser
 from sessiond.sessions.placement import places
 from sessiond.sessions.plan import source_of
 from sessiond.sessions.prompt import PromptRenderer
@@ -39,9 +40,10 @@ from sessiond.sessions.report import count, log, report_of
 from sessiond.sessions.review import Reviewer
 from sessiond.sessions.rules import Rules
 from sessiond.sessions.schema import SessionRecord
+from sessiond.sessions.speech import Speech
 from sessiond.sessions.transcript import Chat, Content, Text, characters, title
 from sessiond.sessions.tree import SessionTree, Turn, TurnStats
-from sessiond.sessions.turn import Finished, Miss, TurnEvent, TurnRequest
+from sessiond.sessions.turn import Miss, TurnEvent, TurnRequest
 
 LONG = 20_000
 """Characters of a conversation whose tokens are not looked for on the event loop."""
@@ -99,6 +101,7 @@ class TurnTask:
         self._log = EventLog(self._left)
         self._ahead: asyncio.Task[None] | None = None
         self._execution: Execution | None = None
+        self._speech = Speech(PlainParser())
         self._cancelled = False
         self._admitted = False
         self._began = time.monotonic()
@@ -197,6 +200,9 @@ class TurnTask:
         number: int,
     ) -> None:
         shop.machine.saver.active()
+        if isinstance(decided.content, Chat):
+            prompt = decided.composed.prompt
+            self._speech = Speech(shop.renderer.parser(decided.content, prompt, self.request))
         execution = self._execution = self._prepare(shop, tree, decided, record, number)
         outcome = await execution.run(
             self.request.sampling,
@@ -326,7 +332,7 @@ class TurnTask:
     def _emit(self, event: Progress | Delta) -> None:
         if self._first_token is None and isinstance(event, Delta):
             self._first_token = time.monotonic()
-        self._log.add(event)
+        self._log.add(event if isinstance(event, Progress) else self._speech.spoken(event))
 
     async def _settle(
         self,
@@ -350,7 +356,9 @@ class TurnTask:
         report = report_of(record, tree, turn, landed, ended, saved)
         count(report, shop.register.unsaved)
         log(record, report)
-        self._log.add(Finished(ended.text, report))
+        if rest := self._speech.rest():
+            self._log.add(rest)
+        self._log.add(self._speech.finished(ended.text, report))
 
     async def _commit(
         self,

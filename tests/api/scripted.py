@@ -7,9 +7,10 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 
-from sessiond.engine.events import Delta, Logprob, Progress, TokenLogprob
+from sessiond.engine.events import Logprob, Progress, TokenLogprob
 from sessiond.errors import Conflict, NotFound, SessionNotFound
 from sessiond.sessions.explanation import Explanation
+from sessiond.sessions.parts import Called, Part, Said, joined
 from sessiond.sessions.turn import (
     Finished,
     Health,
@@ -17,6 +18,7 @@ from sessiond.sessions.turn import (
     ResumeReport,
     SessionChange,
     SessionSummary,
+    Spoken,
     TranscriptMessage,
     TurnEvent,
     TurnReport,
@@ -71,6 +73,7 @@ class ScriptedTurns:
     """
 
     deltas: Sequence[str] = ("Hel", "lo ", "wörld")
+    parts: Sequence[Part] = ()
     report: TurnReport = REPORT
     health_now: Health = HEALTH
     slow: float = 0.0
@@ -125,13 +128,19 @@ class ScriptedTurns:
 
     def _script(self, session: str, logprobs: int | None) -> list[TurnEvent]:
         events: list[TurnEvent] = [PREFILL]
-        for token, text in enumerate(self.deltas):
+        parts = self.parts or [Said(text) for text in self.deltas]
+        for token, part in enumerate(parts):
+            text = self.raw(part)
             chosen = () if logprobs is None else (logprob(token, text, logprobs),)
-            events.append(Delta(text, (token,), chosen))
+            events.append(Spoken(text, (part,) if text else (), (token,), chosen))
         if not self.late_fault and not self.unended:
-            report = replace(self.report, session=session, completion_tokens=len(self.deltas))
-            events.append(Finished("".join(self.deltas), report))
+            report = replace(self.report, session=session, completion_tokens=len(parts))
+            events.append(Finished("".join(map(self.raw, parts)), report, joined(parts)))
         return events
+
+    @staticmethod
+    def raw(part: Part) -> str:
+        return part.arguments if isinstance(part, Called) else part.text
 
     async def summaries(self) -> list[SessionSummary]:
         self._fail()

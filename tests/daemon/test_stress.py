@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sessiond.engine.events import Delta
 from sessiond.engine.memory import Tokens
 from sessiond.engine.settings import ContextSettings
+from sessiond.sessions.turn import Spoken
 from tests.daemon.conftest import RigMaker
 from tests.daemon.stored_bytes import (
     compared_blocks,
@@ -95,7 +95,7 @@ class Stress:
         )
         if self.random.random() < 0.7:
             async for event in opened.events:
-                if isinstance(event, Delta):
+                if isinstance(event, Spoken):
                     break
         await opened.events.aclose()
         while self.daemon.lifecycle._turns:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sessiond.engine.events import Delta, Progress
+from sessiond.engine.events import Progress
 from sessiond.engine.fake import FakeModel
 from sessiond.errors import Unavailable
 from sessiond.sessions.lifecycle import Limits
-from sessiond.sessions.turn import OpenTurn
+from sessiond.sessions.turn import OpenTurn, Spoken
 from tests.rig import Daemon
 from tests.sessions.kinds import KINDS, Messages, chat, rig_of
 from tests.sessions.talk import Talk, checked
@@ -35,7 +35,7 @@ async def talking(daemon: Daemon, messages: Messages, name: str = "talk") -> Ope
     model.replies.append("abcdefgh" * LONG)
     opened = await daemon.open(name, messages, max_tokens=LONG)
     async for event in opened.events:
-        if isinstance(event, Delta):
+        if isinstance(event, Spoken):
             return opened
     raise AssertionError("the turn has ended")
 
@@ -88,7 +88,7 @@ async def test_leaving_in_the_reply_keeps_what_was_said(state_dir: Path, kind: s
         asked = [*talk.messages, {"role": "user", "content": "Go on."}]
         opened = await talking(daemon, asked)
         for _ in range(4):
-            assert isinstance(await anext(opened.events), Delta)
+            assert isinstance(await anext(opened.events), Spoken)
         await opened.events.aclose()
         await quiet(daemon)
         first, second = await daemon.lifecycle.turns("talk")

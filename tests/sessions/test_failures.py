@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sessiond.engine.events import Delta
 from sessiond.errors import DecodeFailed
+from sessiond.sessions.turn import Spoken
 from tests.rig import Daemon
 from tests.sessions.kinds import KINDS, control, rig_of
 from tests.sessions.talk import Talk
@@ -73,7 +73,7 @@ async def test_a_reply_that_has_begun_goes_on_where_it_was(state_dir: Path, kind
         asked = [*talk.messages, {"role": "user", "content": "Go on."}]
         failing(daemon, 1, after=8)
         opened = await daemon.open("talk", asked, max_tokens=50, ignore_eos=True)
-        said = "".join([e.text async for e in opened.events if isinstance(e, Delta)])
+        said = "".join([e.text async for e in opened.events if isinstance(e, Spoken)])
         assert said == control(kind, asked, 50, ignore_eos=True)
 
 
@@ -89,6 +89,6 @@ async def test_a_reply_whose_decode_fails_twice_is_given_up(state_dir: Path, kin
         with pytest.raises(DecodeFailed):
             async for event in opened.events:
                 said.append(event)
-        assert any(isinstance(event, Delta) for event in said)
+        assert any(isinstance(event, Spoken) for event in said)
         assert len(await daemon.lifecycle.turns("talk")) == 1
         await talk.say(daemon, "Go on.")

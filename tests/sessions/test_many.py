@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sessiond.engine import active
-from sessiond.engine.events import Delta
 from sessiond.errors import DecodeFailed
 from sessiond.metrics import SUSPENDED
 from sessiond.sessions import lander
+from sessiond.sessions.turn import Spoken
 from tests.rig import Daemon, Reply
 from tests.sessions.kinds import CONTRASTS, FRONT, KINDS, chat, control, rig_of
 
@@ -172,7 +172,7 @@ async def test_a_prompt_that_waits_for_cells_holds_up_no_idle_session(
         slow(daemon)
         long = await daemon.open("long", chat("Go on.", front=""), max_tokens=900, ignore_eos=True)
         async for event in long.events:
-            if isinstance(event, Delta):
+            if isinstance(event, Spoken):
                 break
         waiting = await daemon.open("waits", chat("x" * 700, front=""), max_tokens=50)
         for _ in range(9999):

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sessiond.engine.events import Delta
 from sessiond.engine.sampling import Ending
 from sessiond.errors import InvalidRequest
 from sessiond.sessions import turn_task
 from sessiond.sessions.transcript import read_chat
-from sessiond.sessions.turn import Finished, OpenTurn, SessionRef, TurnRequest
+from sessiond.sessions.turn import Finished, OpenTurn, SessionRef, Spoken, TurnRequest
 from tests.rig import Daemon
 from tests.rig.rig import GREEDY
 from tests.sessions.kinds import KINDS, Messages, chat, control, prompt_of, rig_of
@@ -36,7 +35,7 @@ async def text_of(opened: OpenTurn) -> tuple[str, int]:
     events = [event async for event in opened.events]
     last = events[-1]
     assert isinstance(last, Finished)
-    said = "".join(event.text for event in events if isinstance(event, Delta))
+    said = "".join(event.text for event in events if isinstance(event, Spoken))
     assert said == last.text
     return said, last.report.turn
 
