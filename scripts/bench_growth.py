@@ -38,9 +38,10 @@ from sessiond.engine.memory import Memory, MemoryKind, Tokens
 from sessiond.engine.probe import Verdict
 from sessiond.engine.thread import Engine
 from sessiond.sessions.checkpoints import Checkpoints
+from sessiond.sessions.health import Loaded
 from sessiond.sessions.lander import Machine
 from sessiond.sessions.ledger import Ledger
-from sessiond.sessions.lifecycle import Lifecycle, Limits, Loaded
+from sessiond.sessions.lifecycle import Lifecycle, Limits
 from sessiond.sessions.plan import plan
 from sessiond.sessions.rates import Rates
 from sessiond.sessions.register import Register

@@ -26,8 +26,8 @@ from sessiond.engine.staging import Staging
 from sessiond.engine.thread import Engine
 from sessiond.errors import ConfigError, EngineError
 from sessiond.sessions.checkpoints import Checkpoints
+from sessiond.sessions.health import Loaded
 from sessiond.sessions.lander import Machine
-from sessiond.sessions.lifecycle import Loaded
 from sessiond.sessions.rates import Rates
 from sessiond.sessions.residency import Residency
 from sessiond.sessions.saver import Saver

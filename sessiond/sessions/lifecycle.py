@@ -9,14 +9,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 from uuid import uuid4
 
-from sessiond.engine.probe import Verdict
 from sessiond.errors import (
     Conflict,
     EngineError,
-    LedgerError,
     NotFound,
     SessiondError,
     Unavailable,
@@ -26,21 +23,24 @@ from sessiond.sessions.change import fields_of
 from sessiond.sessions.deletion import forget_lines, forget_stored
 from sessiond.sessions.explanation import Explanation, Explanations
 from sessiond.sessions.floor import Floor
+from sessiond.sessions.health import Counts, Loaded, health_of
 from sessiond.sessions.lander import Machine
 from sessiond.sessions.overview import Overview
-from sessiond.sessions.prompt import PromptRenderer
-from sessiond.sessions.register import UNNAMED, Register
+from sessiond.sessions.register import Register
 from sessiond.sessions.resumption import resume
 from sessiond.sessions.retries import Retries
 from sessiond.sessions.rules import Rules
 from sessiond.sessions.saver import Saver
 from sessiond.sessions.schema import SessionRecord
+from sessiond.sessions.strangers import find_unnamed
+from sessiond.sessions.transcript import Content
 from sessiond.sessions.turn import (
     Health,
     OpenTurn,
     ResumeReport,
     SessionChange,
     SessionSummary,
+    Status,
     TranscriptMessage,
     TurnRequest,
     TurnSummary,
@@ -49,24 +49,10 @@ from sessiond.sessions.turn import (
 from sessiond.sessions.turn_task import TurnTask, Workshop
 
 logger = logging.getLogger(__name__)
-_RECENT = 32
 _RETRY_S = 5.0
 _LOOK_S = 1.0
 IDLE_S = 120.0
 """A line that was idle for so long is parked while others run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What loading the model gives. `n_ctx` and `n_ctx_train` in tokens."""
-
-    machine: Machine
-    renderer: PromptRenderer
-    tokenizer: str
-    model: str
-    n_ctx: int
-    n_ctx_train: int
-    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +140,9 @@ class Lifecycle:
         self._refuse_if_draining()
         self._refuse_if_failed()
         if (same := self._retries.find(request, self._turns.values())) is not None:
-            return OpenTurn(same.session, await same.events())
+            return OpenTurn(same.session, await same.events(), same.request.response_id)
         self._floor.check(self._waiting)
-        name = request.session.name or await self._unnamed(request)
+        name = request.session.name or await self._unnamed(request.content)
         turn = TurnTask(request, name, self._workshop)
         self._retries.add(turn)
         try:
@@ -167,29 +153,15 @@ class Lifecycle:
             turn.refuse(error)
             raise
         self._turns[self._spawn(turn.run(partial(self._ready_for, name)))] = turn
-        return OpenTurn(name, await turn.events())
+        return OpenTurn(name, await turn.events(), request.response_id)
 
     async def _ready_for(self, name: str) -> None:
         await self.ready()
         await self._resumed(name)
 
-    async def _unnamed(self, request: TurnRequest) -> str:
-        """The unnamed session whose transcript the request extends furthest, else a new name."""
-        best, depth = "", 0
-        recent = [record for record in self._register.records if _is_unnamed(record)][:_RECENT]
-        for record in recent:
-            try:
-                tree = await self._register.tree(record.name)
-            except LedgerError as error:
-                logger.warning("An unnamed session is passed over: %s", error)
-                continue
-            names = self._rules.pinned_front_of(record)
-            pinned = self._register.fronts.pin(request.content, names, tree)
-            match = tree.match(pinned.content if pinned else request.content)
-            extent = match.matched_messages + match.matched_characters
-            if extent > depth:
-                best, depth = record.name, extent
-        return best or self._register.new_name()
+    async def _unnamed(self, content: Content) -> str:
+        found = await find_unnamed(content, self._register, self._rules)
+        return found or self._register.new_name()
 
     @property
     def _waiting(self) -> int:
@@ -303,34 +275,15 @@ class Lifecycle:
         )
 
     async def health(self) -> Health:
-        loaded = self._loaded
-        usage = await asyncio.to_thread(loaded.machine.store.usage) if loaded else None
-        staging = loaded.machine.engine.core.staging if loaded else None
-        ring = loaded.machine.checkpoints.stats if loaded else None
-        return Health(
-            status=self._status(),
-            detail=self._failure or self._problem,
-            model=loaded.model if loaded else None,
-            memory_kind=str(loaded.machine.memory.kind) if loaded else None,
-            n_ctx=loaded.n_ctx if loaded else None,
-            n_ctx_train=loaded.n_ctx_train if loaded else None,
-            codec=loaded.verdict.codec if loaded else None,
-            codec_detail=loaded.verdict.detail if loaded else "",
-            staging=str(staging.kind) if staging else "none",
-            staging_detail=staging.detail if staging else "",
-            ring_bytes=ring.bytes if ring else 0,
-            ring_budget=ring.budget if ring else 0,
-            ring_entries=ring.entries if ring else 0,
-            resident_lines=loaded.machine.engine.core.resident if loaded else 0,
-            max_lines=len(loaded.machine.engine.core.sequences) if loaded else 0,
+        counts = Counts(
             running=self._floor.running,
             queued=self._waiting,
             sessions=len(self._register),
-            unsaved_turns=self._register.unsaved,
-            disk_bytes=usage.bytes if usage else 0,
-            disk_quota=usage.quota if usage else 0,
-            loading_progress=None if loaded else self.loading_progress,
+            unsaved=self._register.unsaved,
         )
+        progress = None if self._loaded else self.loading_progress
+        detail = self._failure or self._problem
+        return await health_of(self._loaded, self._status(), detail, counts, progress)
 
     # --- inside
 
@@ -339,7 +292,7 @@ class Lifecycle:
         problem, count = self._register.problem, self._register.unsaved
         return f"{count} turns are not saved: {problem}" if count else ""
 
-    def _status(self) -> Literal["ok", "loading", "draining", "failed"]:
+    def _status(self) -> Status:
         if self._draining.is_set():
             return "draining"
         if self._failure:
@@ -489,7 +442,3 @@ class Lifecycle:
         finally:
             del self._busy[name]
             over.set()
-
-
-def _is_unnamed(record: SessionRecord) -> bool:
-    return UNNAMED.fullmatch(record.name) is not None and not record.named

@@ -16,6 +16,7 @@ from sessiond.sessions.transcript import Content
 Source = Literal["resident", "disk", "ledger", "fork", "new"]
 LineRole = Literal["main", "side"]
 SessionState = Literal["resident", "disk", "ledger"]
+Status = Literal["ok", "loading", "draining", "failed"]
 MissCause = (
     Cause
     | Literal["model_changed", "settings_changed", "damaged", "evicted", "not_saved", "no_snapshot"]
@@ -250,7 +251,7 @@ class Health:
     taken. Ring sizes are bytes. `max_lines` lines at most are in the context at once.
     """
 
-    status: Literal["ok", "loading", "draining", "failed"]
+    status: Status
     detail: str
     model: str | None
     memory_kind: str | None

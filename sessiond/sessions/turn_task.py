@@ -30,8 +30,8 @@ from sessiond.sessions.explanation import ContextEditRejected, Explanation, Expl
 from sessiond.sessions.floor import Floor
 from sessiond.sessions.lander import Landed, Machine
 from sessiond.sessions.miss import expected_position, find_miss, miss_of
-from sessiond.sessions.pinned import Pinned, front_texts
 from sessiond.sessions.parts import PlainParser
+from sessiond.sessions.pinned import Pinned, front_texts
 from sessiond.sessions.placement import places
 from sessiond.sessions.plan import source_of
 from sessiond.sessions.prompt import PromptRenderer

@@ -23,9 +23,10 @@ from sessiond.engine.sampling import Ending, Sampling
 from sessiond.engine.settings import ContextSettings
 from sessiond.engine.thread import Engine
 from sessiond.sessions.checkpoints import Checkpoints
+from sessiond.sessions.health import Loaded
 from sessiond.sessions.lander import Machine
 from sessiond.sessions.ledger import Ledger
-from sessiond.sessions.lifecycle import Lifecycle, Limits, Loaded
+from sessiond.sessions.lifecycle import Lifecycle, Limits
 from sessiond.sessions.rates import Rates
 from sessiond.sessions.register import Register
 from sessiond.sessions.residency import Residency

@@ -17,8 +17,9 @@ from sessiond.errors import (
     TemplateError,
     Unavailable,
 )
+from sessiond.sessions.health import Loaded
 from sessiond.sessions.ledger import Ledger
-from sessiond.sessions.lifecycle import Limits, Loaded
+from sessiond.sessions.lifecycle import Limits
 from sessiond.sessions.turn import Finished, OpenTurn, SessionChange
 from tests.rig import Daemon, Rig
 from tests.sessions.kinds import chat, control, rig_of

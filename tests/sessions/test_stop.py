@@ -12,7 +12,7 @@ import pytest
 
 from sessiond.engine.context import Context, Model
 from sessiond.errors import EngineError, Unavailable
-from sessiond.sessions.lifecycle import Loaded
+from sessiond.sessions.health import Loaded
 from sessiond.store.files import Files
 from tests.rig import Daemon, Rig
 from tests.sessions.kinds import KINDS, chat, rig_of
