@@ -88,6 +88,9 @@ async def chat_completions(
         policy=policy_of(request),
         compact=may_compact(request),
         idempotency_key=idempotency_key(request),
+        tool_choice=body.choice(),
+        schema=body.schema_text(),
+        raw_reasoning=body.reasoning_format == "none",
     )
     reply = ChatReply(namer, include_usage=body.include_usage, progress=bool(body.return_progress))
     return await answer(request, turns, wanted, reply, config, stream=bool(body.stream))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sessiond.engine.sampling import Ending, Sampling
 from sessiond.errors import InvalidRequest
-from sessiond.sessions.turn import SessionChange
+from sessiond.sessions.turn import SessionChange, ToolChoice
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Label = Annotated[str, Field(max_length=512)]
+ToolName = Annotated[str, Field(min_length=1, max_length=512)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
 TokenId = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -108,10 +111,57 @@ class MessageIn(Schema):
     reasoning_content: str | None = None
 
 
+class FunctionChoice(Schema):
+    name: ToolName
+
+
+class NamedChoice(Schema):
+    """Flat, as some clients send it, too."""
+
+    type: Literal["function"] | None = None
+    function: FunctionChoice | None = None
+    name: ToolName | None = None
+
+    @property
+    def tool(self) -> str | None:
+        return self.function.name if self.function else self.name
+
+
+class JsonSchema(Schema):
+    name: Label | None = None
+    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
+
+
+class ResponseFormat(Schema):
+    """`schema` beside `type` is llama-server's."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+    def schema_text(self) -> str | None:
+        """None for plain text. Raises InvalidRequest."""
+        if self.type == "text":
+            return None
+        given = self.json_schema.schema_ if self.json_schema else None
+        given = self.schema_ if given is None else given
+        if given is None and self.type == "json_schema":
+            raise InvalidRequest(
+                "response_format has no schema.",
+                hint="Give json_schema.schema, or use json_object.",
+                param="response_format.json_schema.schema",
+            )
+        return json.dumps({"type": "object"} if given is None else given)
+
+
 class ChatRequest(Generation):
     messages: Annotated[list[MessageIn], Field(min_length=1, max_length=100_000)]
     max_completion_tokens: Count | None = None
     tools: Annotated[list[dict[str, Any]], Field(max_length=4096)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
@@ -129,8 +179,46 @@ class ChatRequest(Generation):
     def token_limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
+    def choice(self) -> ToolChoice:
+        """Raises InvalidRequest."""
+        parallel = self.parallel_tool_calls is not False
+        if isinstance(self.tool_choice, NamedChoice):
+            return tool_choice("required", self.tool_choice.tool, parallel, self.tools)
+        return tool_choice(self.tool_choice or "auto", None, parallel, self.tools)
+
+    def schema_text(self) -> str | None:
+        return self.response_format.schema_text() if self.response_format else None
+
     def alternatives(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
+
+
+def tool_choice(
+    mode: Literal["none", "auto", "required"],
+    name: str | None,
+    parallel: bool,
+    tools: Sequence[Mapping[str, Any]] | None,
+) -> ToolChoice:
+    """Of tools in OpenAI's shape. Raises InvalidRequest where there is none to choose."""
+    names = [_tool_name(tool) for tool in tools or ()]
+    if mode == "required" and not names:
+        raise InvalidRequest(
+            "tool_choice asks for a call, but there are no tools.",
+            hint="Send tools, or leave tool_choice out.",
+            param="tool_choice",
+        )
+    if name is not None and name not in names:
+        raise InvalidRequest(
+            f"tool_choice names {name!r}, which is not among the tools.",
+            hint="Name one of them.",
+            param="tool_choice",
+        )
+    return ToolChoice(mode, name, parallel)
+
+
+def _tool_name(tool: Mapping[str, Any]) -> object:
+    function = tool.get("function")
+    return function.get("name") if isinstance(function, dict) else tool.get("name")
 
 
 class CompletionRequest(Generation):

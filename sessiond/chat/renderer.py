@@ -37,6 +37,10 @@ class TemplateRenderer:
         self._tokenized: tuple[Chat, datetime, Tokens] | None = None
         self._guard = self._tokenize(GUARD) if self._adds_space() else None
 
+    @property
+    def shown(self) -> frozenset[int]:
+        return frozenset()
+
     def full(self, chat: Chat, now: datetime) -> Tokens:
         last = self._tokenized
         if last is None or last[0] is not chat or last[1] != now:

@@ -110,7 +110,8 @@ class ActiveRun:
             return "stop"
         self._sampled.append(token)
         self.pending = token
-        visible = self._text.feed(self._model.piece(token))
+        piece = self._model.piece(token, special=token in self.run.shown)
+        visible = self._text.feed(piece)
         self._emit(Delta(visible, (token,), (logprob,) if logprob else ()))
         if self._text.stopped_by is not None:
             return "stop"

@@ -17,6 +17,7 @@ class Run:
     `max_tokens` 0 evaluates the prompt and samples nothing. `limit` is the most positions of one
     line. `logprobs` is the number of alternatives per token, None for none. `ranks` and `end_rank`
     go with the captures as they are: 0 where nothing is said, and where a prefill was broken off.
+    `shown` are control tokens that are part of the text.
     """
 
     seq: int
@@ -30,3 +31,4 @@ class Run:
     ranks: Mapping[int, int] = field(default_factory=dict)
     end_rank: int = 0
     logprobs: int | None = None
+    shown: frozenset[int] = frozenset()

@@ -25,6 +25,16 @@ Sink = Callable[[Progress | Delta], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a reply is sampled. As `Run` has them."""
+
+    sampling: Sampling
+    ending: Ending
+    logprobs: int | None = None
+    shown: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """`landed` is where the evaluation of the prompt began, the first time."""
 
@@ -68,9 +78,7 @@ class Execution:
         if self._handle is not None:
             self._handle.cancel()
 
-    async def run(
-        self, sampling: Sampling, ending: Ending, logprobs: int | None, sink: Sink
-    ) -> Outcome:
+    async def run(self, wanted: Wanted, sink: Sink) -> Outcome:
         """Raises EngineError. After a failed decode it goes on once from disk."""
 
         def forward(event: Progress | Delta) -> None:
@@ -80,12 +88,13 @@ class Execution:
                 self._machine.checkpoints.progressed()
             sink(event)
 
+        ending = wanted.ending
         async with self._floor.landing:
             landed = await self._land(self._prompt, len(self._prompt) - 1, ending, self._enough)
             try:
                 if self._left.is_set():
                     raise Unavailable("The turn was cancelled before it began.")
-                run = self._run_of(landed, self._prompt, sampling, ending, logprobs)
+                run = self._run_of(landed, self._prompt, wanted)
                 self._handle = await self._machine.engine.run(run, forward)
             finally:
                 self._machine.residency.lock.release()
@@ -105,7 +114,7 @@ class Execution:
             try:
                 if landed.plan.position >= len(prompt):
                     return Outcome(landed, Ended("length", (), "", 0, 0.0, 0.0))
-                run = self._run_of(landed, prompt, Sampling(), ending, None)
+                run = self._run_of(landed, prompt, Wanted(Sampling(), ending))
                 self._handle = await self._machine.engine.run(run, lambda _event: None)
             finally:
                 self._machine.residency.lock.release()
@@ -147,14 +156,7 @@ class Execution:
             for wait in waits:
                 wait.cancel()
 
-    def _run_of(
-        self,
-        landed: Landed,
-        prompt: Tokens,
-        sampling: Sampling,
-        ending: Ending,
-        logprobs: int | None,
-    ) -> Run:
+    def _run_of(self, landed: Landed, prompt: Tokens, wanted: Wanted) -> Run:
         captures = self._machine.memory.needs_snapshot and not self._machine.saver.whole
         position = landed.plan.position
         ranks = self._places(position) if captures else {}
@@ -163,13 +165,14 @@ class Execution:
             prompt=prompt,
             start=position,
             limit=self._machine.limit,
-            sampling=sampling,
-            ending=ending,
+            sampling=wanted.sampling,
+            ending=wanted.ending,
             captures=tuple(sorted(at for at in ranks if position < at < len(prompt))),
             capture_end=captures,
             ranks=ranks,
             end_rank=Rank.END,
-            logprobs=logprobs,
+            logprobs=wanted.logprobs,
+            shown=wanted.shown,
         )
 
     async def _complete(self, handle: RunHandle, ending: Ending) -> Ended:

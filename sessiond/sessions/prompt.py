@@ -30,6 +30,11 @@ class Boundaries:
 class PromptRenderer(Protocol):
     """Any thread may call these. `now` is the session's frozen clock."""
 
+    @property
+    def shown(self) -> frozenset[int]:
+        """Control tokens that a reply cannot be read without."""
+        ...
+
     def full(self, chat: Chat, now: datetime) -> Tokens:
         """The whole conversation with the generation prompt at its end. Raises TemplateError."""
         ...

@@ -25,7 +25,7 @@ from sessiond.metrics import REFUSALS, REWRITES
 from sessiond.sessions.boundaries import boundaries_of
 from sessiond.sessions.composition import Composer, Composition
 from sessiond.sessions.event_log import EventLog
-from sessiond.sessions.execution import Execution, Outcome, Places
+from sessiond.sessions.execution import Execution, Outcome, Places, Wanted
 from sessiond.sessions.explanation import ContextEditRejected, Explanation, Explanations
 from sessiond.sessions.floor import Floor
 from sessiond.sessions.lander import Landed, Machine
@@ -37,6 +37,7 @@ from sessiond.sessions.plan import source_of
 from sessiond.sessions.prompt import PromptRenderer
 from sessiond.sessions.register import Register
 from sessiond.sessions.report import count, log, report_of
+from sessiond.sessions.responses import sealed
 from sessiond.sessions.review import Reviewer
 from sessiond.sessions.rules import Rules
 from sessiond.sessions.schema import SessionRecord
@@ -200,16 +201,9 @@ class TurnTask:
         number: int,
     ) -> None:
         shop.machine.saver.active()
-        if isinstance(decided.content, Chat):
-            prompt = decided.composed.prompt
-            self._speech = Speech(shop.renderer.parser(decided.content, prompt, self.request))
+        wanted = self._wanted(shop, decided)
         execution = self._execution = self._prepare(shop, tree, decided, record, number)
-        outcome = await execution.run(
-            self.request.sampling,
-            self._ending(shop, decided.composed),
-            self.request.logprobs,
-            self._emit,
-        )
+        outcome = await execution.run(wanted, self._emit)
         shop.machine.saver.active()
         await self._settle(shop, record, tree, decided, outcome, number)
 
@@ -322,6 +316,13 @@ class TurnTask:
 
         return at
 
+    def _wanted(self, shop: Workshop, decided: _Decided) -> Wanted:
+        request, composed, shown = self.request, decided.composed, frozenset[int]()
+        if isinstance(decided.content, Chat):
+            parser = shop.renderer.parser(decided.content, composed.prompt, request)
+            self._speech, shown = Speech(parser), shop.renderer.shown
+        return Wanted(request.sampling, self._ending(shop, composed), request.logprobs, shown)
+
     def _ending(self, shop: Workshop, composed: Composition) -> Ending:
         room = max(1, shop.machine.limit - len(composed.prompt))
         wanted = self.request.ending.max_tokens
@@ -350,15 +351,23 @@ class TurnTask:
             composed, landed, shop.machine.memory, shop.machine.fingerprint
         )
         stats = self._stats(composed, landed, ended, miss)
-        turn = _turn(shop, number, composed, ended, stats)
+        if rest := self._speech.rest():
+            self._log.add(rest)
+        turn = self._answered(_turn(shop, number, composed, ended, stats))
         record = replace(record, title=record.title or title(composed.content))
         saved = await self._commit(shop, record, tree, turn, decided)
         report = report_of(record, tree, turn, landed, ended, saved)
         count(report, shop.register.unsaved)
         log(record, report)
-        if rest := self._speech.rest():
-            self._log.add(rest)
         self._log.add(self._speech.finished(ended.text, report))
+
+    def _answered(self, turn: Turn) -> Turn:
+        """To be found again by the id of the response that it was to the client."""
+        asked, speech = self.request, self._speech
+        if asked.response_id is None:
+            return turn
+        told = sealed(asked.response, speech.parts, speech.reasoning_tokens)
+        return replace(turn, response_id=asked.response_id, response=told)
 
     async def _commit(
         self,
