@@ -313,7 +313,7 @@ class Crowd:
         await self.daemon.machine.saver.save_all()
         alone = Isolated(MEMORIES[self.kind])
         for agent in self.agents.values():
-            for turn in agent.turns:
+            for turn in agent.turns.keys() & agent.acknowledged:
                 tree = await self.daemon.lifecycle._register.tree(agent.name)
                 tokens = tree.path_tokens(turn)
                 stored = store.lookup(tokens)
