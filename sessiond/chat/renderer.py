@@ -7,10 +7,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from secrets import token_hex
 
 import numpy as np
 
+from sessiond.chat.accommodation import accommodated
 from sessiond.chat.spelling import Spelling
 from sessiond.chat.template import ChatTemplate
 from sessiond.engine.context import Model
@@ -169,8 +171,14 @@ class TemplateRenderer:
             raise TemplateError(
                 "The model has no chat template.", hint="Give one with --chat-template-file FILE."
             )
-        return self._template.render(
-            [_for_template(message) for message in chat.messages],
+        render = partial(self._render_messages, self._template, chat, now)
+        return accommodated(chat.messages, render)
+
+    def _render_messages(
+        self, template: ChatTemplate, chat: Chat, now: datetime, messages: tuple[Message, ...]
+    ) -> str:
+        return template.render(
+            [_for_template(message) for message in messages],
             tools=[json.loads(tool) for tool in chat.tools] or None,
             bos=self._model.info.bos,
             eos=self._model.info.eos,

@@ -201,7 +201,7 @@ def test_arguments_that_are_no_object_stay_text() -> None:
 
 def test_a_refusal_of_the_template_goes_to_the_client() -> None:
     with pytest.raises(TemplateError, match="must alternate"):
-        RENDERERS["mistral"].full(Chat((Message("user", "a"), Message("user", "b"))), NOW)
+        RENDERERS["mistral"].full(Chat((Message("assistant", "a"), Message("user", "b"))), NOW)
 
 
 def test_without_a_template_the_way_out_is_named() -> None:
