@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -33,11 +34,16 @@ STRICT = {
 each = pytest.mark.parametrize("rules", STRICT.values(), ids=STRICT)
 
 
-def text_of(rules: str, messages: list[Message]) -> str:
-    """Without a generation prompt: what a later turn begins with."""
-    template = ChatTemplate(
+@cache
+def template_of(rules: str) -> ChatTemplate:
+    return ChatTemplate(
         "{% for m in messages %}" + rules + "<{{ m.role }}>{{ m.content }}</>{% endfor %}"
     )
+
+
+def text_of(rules: str, messages: list[Message]) -> str:
+    """Without a generation prompt: what a later turn begins with."""
+    template = template_of(rules)
 
     def render(some: tuple[Message, ...]) -> str:
         said = [{"role": m.role, "content": m.content} for m in some]
