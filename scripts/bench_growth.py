@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import resource
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -24,37 +25,22 @@ import typer
 from scripts import growth_world, results
 from scripts.bench import AsJson, Out, Quick, run, workplace
 from scripts.daemon import free_port
-from scripts.growth_world import FINGERPRINT, Size, fill, line_of, record_of
+from scripts.growth_daemon import World, open_store
+from scripts.growth_world import Size, fill, line_of, record_of
 from scripts.results import Goal, Spread, environment, number, progress, spread
 from sessiond.api.app import create_app
 from sessiond.api.listening import listen_tcp
 from sessiond.api.routing import ApiConfig
 from sessiond.api.server import run_server
-from sessiond.chat.renderer import TemplateRenderer
 from sessiond.cli.output import Column
-from sessiond.engine.context import Context, Model
-from sessiond.engine.fake import FakeContext, FakeModel
-from sessiond.engine.memory import Memory, MemoryKind, Tokens
-from sessiond.engine.probe import Verdict
-from sessiond.engine.thread import Engine
-from sessiond.sessions.checkpoints import Checkpoints
-from sessiond.sessions.health import Loaded
+from sessiond.engine.memory import Tokens
 from sessiond.sessions.lander import Machine
-from sessiond.sessions.ledger import Ledger
-from sessiond.sessions.lifecycle import Lifecycle, Limits
+from sessiond.sessions.lifecycle import Lifecycle
 from sessiond.sessions.plan import plan
-from sessiond.sessions.rates import Rates
-from sessiond.sessions.register import Register
-from sessiond.sessions.residency import Residency
-from sessiond.sessions.saver import Saver
-from sessiond.store.ring import Ring
-from sessiond.store.store import Store
+from sessiond.store.chain import BLOCK_TOKENS
 
 WITHIN_S = 1.0
 QUICK = (Size(20, 200), Size(200, 2_000))
-_MEMORY = Memory(MemoryKind.ATTENTION)
-_LINES = 16
-_QUOTA = 1 << 50
 T = TypeVar("T")
 
 
@@ -63,9 +49,12 @@ class Costs:
     """Milliseconds, and MiB of resident memory: before anything was opened, and what came on top.
 
     `store_open` is after a stop, `store_after_kill` after a crash. `list` is asked of the daemon's
-    inside, `command` is all of `sessiond list`. `append` plans a turn of an old session, `begin`
-    one of a new session with the same front, `strange` one of a session that shares nothing. Of
-    the newest session's `tokens`, `found` have blocks.
+    inside, `command` is all of `sessiond list`, `as_json` all of `sessiond list --json`; `…_cpu` is
+    the processor time of both ends, which says more where others use the machine. `delete` removes
+    a session used long ago, `put` stores the first block of a new session, which has a sibling for
+    each old one. `append` plans a turn of an old session, `begin` one of a new session with the
+    same front, `strange` one of a session that shares nothing. Of the newest session's `tokens`,
+    `found` have blocks.
     """
 
     sessions: int
@@ -77,6 +66,11 @@ class Costs:
     second_list: float
     list_after_change: float
     command: float
+    command_cpu: float
+    as_json: float
+    as_json_cpu: float
+    put: float
+    delete: float
     append: Spread
     begin: Spread
     strange: Spread
@@ -96,77 +90,27 @@ class Costs:
         return self.ledger_open + self.store_after_kill
 
 
-class World:
-    """A daemon's lifecycle over a synthetic past; the store is opened when it is told to load."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.machine: Machine
-        self.store_open = 0.0
-        ledger, self.ledger_open = _timed(lambda: Ledger(folder / growth_world.LEDGER))
-        self.lifecycle = Lifecycle(Register(ledger), self._load, Limits())
-
-    async def start(self) -> None:
-        began = time.perf_counter()
-        await self.lifecycle.start()
-        self.ledger_open += (time.perf_counter() - began) * 1e3
-        await self.lifecycle.loaded()
-
-    async def _load(self) -> Loaded:
-        engine = Engine(_fake_engine)
-        await engine.start()
-        opened = await asyncio.to_thread(_timed, lambda: _open_store(self._folder))
-        store, self.store_open = opened
-        ring = Ring(0, FINGERPRINT.value)
-        checkpoints = Checkpoints(engine, ring, store)
-        saver = Saver(engine, store, checkpoints, _MEMORY, whole=False)
-        self.machine = Machine(
-            engine=engine,
-            store=store,
-            saver=saver,
-            checkpoints=checkpoints,
-            residency=Residency(engine, saver, checkpoints),
-            memory=_MEMORY,
-            fingerprint=FINGERPRINT,
-            rates=Rates(),
-            limit=engine.core.context.n_ctx,
-        )
-        renderer = TemplateRenderer(engine.model, None)
-        verdict = Verdict("blocks", "", 0, 0, 0)
-        n_ctx = engine.core.context.n_ctx
-        return Loaded(self.machine, renderer, "tokenizer", "fake", n_ctx, n_ctx, verdict)
-
-
-def _open_store(folder: Path) -> Store:
-    return Store(
-        folder / growth_world.CACHE,
-        folder / growth_world.INDEX,
-        fingerprint=FINGERPRINT.value,
-        quota=_QUOTA,
-        keep_free=0,
-    )
-
-
 def measure(folder: Path, size: Size, rounds: int) -> Costs:
     return asyncio.run(_measure(folder, size, rounds))
 
 
 async def _measure(folder: Path, size: Size, rounds: int) -> Costs:
     memory = [_resident_mib()]
-    store, after_kill = _timed(lambda: _open_store(folder))
+    store, after_kill = _timed(lambda: open_store(folder))
     store.close()
     del store
     world = World(folder)
     await world.start()
     memory.append(_resident_mib())
-    listed, first = await _timed_await(world.lifecycle.summaries)
+    listed, first_list = await _timed_await(world.lifecycle.summaries)
     _, second = await _timed_await(world.lifecycle.summaries)
     memory.append(_resident_mib())
     line, newest = line_of(size, size.sessions - 1), record_of(size.sessions - 1)
     changed = [*range(7)]
     world.machine.store.put_block(np.asarray(changed, np.int32), 0, b"one")
     _, third = await _timed_await(world.lifecycle.summaries)
-    command = await _command(world.lifecycle, newest.name)
+    command, command_cpu = await _command(world.lifecycle, newest.name)
+    as_json, as_json_cpu = await _command(world.lifecycle, newest.name, "--json")
     prompts = {
         "append": np.append(line, np.arange(20, dtype=np.int32)),
         "begin": np.append(line[: growth_world.FRONT_TOKENS], np.arange(600, dtype=np.int32)),
@@ -174,6 +118,10 @@ async def _measure(folder: Path, size: Size, rounds: int) -> Costs:
     }
     planned = {name: _planning(world.machine, prompt, rounds) for name, prompt in prompts.items()}
     found = world.machine.store.lookup(line).tokens
+    first = prompts["begin"][: -(-growth_world.FRONT_TOKENS // BLOCK_TOKENS) * BLOCK_TOKENS]
+    place = len(first) - BLOCK_TOKENS
+    _, put = _timed(lambda: world.machine.store.put_block(first, place, b"one"))
+    _, delete = await _timed_await(lambda: world.lifecycle.delete(record_of(0).name))
     await world.lifecycle.stop()
     return Costs(
         sessions=size.sessions,
@@ -181,10 +129,15 @@ async def _measure(folder: Path, size: Size, rounds: int) -> Costs:
         ledger_open=world.ledger_open,
         store_open=world.store_open,
         store_after_kill=after_kill,
-        first_list=first,
+        first_list=first_list,
         second_list=second,
         list_after_change=third,
         command=command,
+        command_cpu=command_cpu,
+        as_json=as_json,
+        as_json_cpu=as_json_cpu,
+        put=put,
+        delete=delete,
         memory_before=memory[0],
         memory_open=memory[1] - memory[0],
         memory_listed=memory[2] - memory[0],
@@ -205,19 +158,26 @@ def _planning(machine: Machine, prompt: Tokens, rounds: int) -> Spread:
     return spread(_timed(once)[1] for _ in range(rounds))
 
 
-async def _command(lifecycle: Lifecycle, newest: str) -> float:
-    """Milliseconds of `sessiond list` as a process of its own."""
+async def _command(lifecycle: Lifecycle, newest: str, *options: str) -> tuple[float, float]:
+    """Milliseconds of `sessiond list` as a process of its own, and of both processors' time."""
     async with _served(lifecycle) as port:
-        began = time.perf_counter()
+        before, began = _processor_ms(), time.perf_counter()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "sessiond", "list", "--url", f"http://127.0.0.1:{port}"),
+            *options,
             stdout=asyncio.subprocess.PIPE,
         )
         shown, _ = await process.communicate()
-        taken = (time.perf_counter() - began) * 1e3
+        taken, cpu = (time.perf_counter() - began) * 1e3, _processor_ms() - before
     if newest not in shown.decode():
         raise SystemExit("`sessiond list` did not show the newest session")
-    return taken
+    return taken, cpu
+
+
+def _processor_ms() -> float:
+    """Of this process and of those that it waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used) * 1e3
 
 
 @asynccontextmanager
@@ -235,11 +195,6 @@ async def _served(lifecycle: Lifecycle) -> AsyncGenerator[int, None]:
     finally:
         stop.set()
         await server
-
-
-def _fake_engine() -> tuple[Model, Context]:
-    model = FakeModel(_MEMORY)
-    return model, FakeContext(model, n_ctx=1 << 17, n_seq_max=_LINES)
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
@@ -260,39 +215,30 @@ def _resident_mib() -> float:
 
 
 def show(costs: list[Costs]) -> None:
-    ms = (
-        "LEDGER",
-        "STORE",
-        "KILLED",
-        "LIST",
-        "AGAIN",
-        "CHANGED",
-        "COMMAND",
-        "APPEND",
-        "BEGIN",
-        "STRANGE",
+    starts = [(c.ledger_open, c.store_open, c.store_after_kill) for c in costs]
+    _table("Start-up, ms", "LEDGER STORE KILLED", costs, starts)
+    inside = [(c.first_list, c.second_list, c.list_after_change) for c in costs]
+    _table("The list, inside of the daemon, ms", "FIRST AGAIN CHANGED", costs, inside)
+    lists = [(c.command, c.command_cpu, c.as_json, c.as_json_cpu) for c in costs]
+    _table("sessiond list, all of it, ms", "TABLE CPU JSON CPU", costs, lists)
+    turns = [(c.append.median, c.begin.median, c.strange.median, c.put, c.delete) for c in costs]
+    _table(
+        "Planning of a turn, and what else goes with one, ms",
+        "APPEND BEGIN STRANGE PUT DELETE",
+        costs,
+        turns,
     )
-    rows = [
-        (
-            number(c.sessions),
-            number(c.blocks),
-            *(
-                c.ledger_open,
-                c.store_open,
-                c.store_after_kill,
-                c.first_list,
-                c.second_list,
-                c.list_after_change,
-            ),
-            *(c.command, c.append.median, c.begin.median, c.strange.median),
-        )
-        for c in costs
-    ]
-    columns = [Column(title, right=True) for title in ("SESSIONS", "BLOCKS", *ms)]
-    results.show("Start-up, list and planning of a turn, ms", columns, rows)
-    columns = [Column(title, right=True) for title in ("SESSIONS", "BEFORE", "OPEN", "LISTED")]
-    memory = [(number(c.sessions), c.memory_before, c.memory_open, c.memory_listed) for c in costs]
-    results.show("Resident memory, MiB, and what came on top", columns, memory)
+    memory = [(c.memory_before, c.memory_open, c.memory_listed) for c in costs]
+    _table("Resident memory, MiB, and what came on top", "BEFORE OPEN LISTED", costs, memory)
+
+
+def _table(
+    title: str, heads: str, costs: Sequence[Costs], values: Sequence[tuple[float, ...]]
+) -> None:
+    columns = [Column(head, right=True) for head in ("SESSIONS", "BLOCKS", *heads.split())]
+    sizes = [(number(c.sessions), number(c.blocks)) for c in costs]
+    rows = [(*size, *found) for size, found in zip(sizes, values, strict=True)]
+    results.show(title, columns, rows)
 
 
 def main(
@@ -320,6 +266,7 @@ def main(
         Goal("first list, s", full.first_list / 1e3, WITHIN_S, at_least=False),
         Goal("list after a change, s", full.list_after_change / 1e3, WITHIN_S, at_least=False),
         Goal("sessiond list, all of it, s", full.command / 1e3, WITHIN_S, at_least=False),
+        Goal("sessiond list --json, s", full.as_json / 1e3, WITHIN_S, at_least=False),
     ]
     settings = {"sizes": [asdict(size) for size in sizes], "tokens": sizes[-1].tokens}
     found = {str(cost.sessions): asdict(cost) for cost in costs}

@@ -27,7 +27,16 @@ class InvalidRequest(SessiondError):
 
 
 class ContextLengthExceeded(InvalidRequest):
+    """A prompt of `tokens` tokens where at most `limit` fit."""
+
     code = "context_length_exceeded"
+
+    def __init__(
+        self, message: str, *, tokens: int, limit: int, hint: str = "", param: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, param=param)
+        self.tokens = tokens
+        self.limit = limit
 
 
 class UnsupportedContent(InvalidRequest):

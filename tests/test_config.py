@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from sessiond.config import Config, Model, load_config
+from sessiond.config import Config, Model, Preset, load_config
 from sessiond.config.sources import all_keys, variable_of
 from sessiond.directories import StateDirs, runtime_socket
 from sessiond.errors import ConfigError
@@ -42,6 +42,7 @@ type_k = "f16"
 type_v = "f16"
 flash_attn = true
 chat_template_file = ""
+tool_format = ""
 strict_name = false
 unload_after = "0"
 [model.extra]
@@ -142,6 +143,7 @@ def test_every_key_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "model.path",
         "model.name",
         "model.chat_template_file",
+        "model.tool_format",
         "sessions.pinned_front",
         "store.dir",
     }
@@ -164,11 +166,13 @@ def test_lists_and_tables_are_set_by_variables(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SESSIOND_SERVER__ALLOWED_HOSTS", "a.lan, b.lan")
     monkeypatch.setenv("SESSIOND_PRESETS__FAST__TEMPERATURE", "0.7")
     monkeypatch.setenv("SESSIOND_PRESETS__FAST__ENABLE_THINKING", "false")
+    monkeypatch.setenv("SESSIOND_PRESETS__FAST__CHAT_TEMPLATE_KWARGS__DEPTH", "3")
     monkeypatch.setenv("SESSIOND_MODEL__EXTRA__TENSOR_SPLIT", "[0.5, 0.5]")
     monkeypatch.setenv("SESSIOND_MODEL__EXTRA__ROPE", "yarn")
     config = load_config()
     assert config.server.allowed_hosts == ("a.lan", "b.lan")
-    assert config.presets == {"fast": {"temperature": 0.7, "enable_thinking": False}}
+    told = Preset(temperature=0.7, enable_thinking=False, chat_template_kwargs={"depth": 3})
+    assert config.presets == {"fast": told}
     assert config.model.extra == {"tensor_split": [0.5, 0.5], "rope": "yarn"}
 
 
@@ -189,7 +193,11 @@ def test_lists_and_tables_are_set_by_variables(monkeypatch: pytest.MonkeyPatch) 
         ("[model]\nn_batch = 64", "model.n_ubatch", "at most 64"),
         ('[model]\ntype_v = "q8_0"\nflash_attn = false', "model.type_v", "flash_attn = true"),
         ("[model.extra.deep]\na = 1", "model.extra.deep", "true or false"),
-        ("[presets.fast]\ntop = [1]", "presets.fast.top", "true or false"),
+        ("[presets.fast]\ntop = [1]", "presets.fast.top", "presets.fast.top_p"),
+        ("[presets.fast]\nzzzz = 1", "presets.fast.zzzz", "presets.fast.temperature, "),
+        ("[presets.fast]\ntop_p = 2", "presets.fast.top_p", "less than or equal to 1"),
+        ('[presets.fast]\nseed = "x"', "presets.fast.seed", "integer"),
+        ('[presets.""]\nseed = 1', "presets.", "printable"),
         ("[presets]\nfast = 1", "presets.fast", "table"),
         ("server = 3", "server", "table"),
         ('[auth]\nkeys_file = "/none"', "auth.keys_file", "/none does not exist"),
@@ -390,3 +398,22 @@ def test_a_daemon_waits_for_the_one_before_to_end(tmp_path: Path) -> None:
     with dirs.locked(wait=0):
         pass
     assert not (tmp_path / "daemon.pid").exists()
+
+
+def test_a_preset_is_a_table_of_what_it_sets(file: Path) -> None:
+    file.write_text(
+        "[presets.fast]\ntemperature = 0.7\nenable_thinking = false\n"
+        '[presets."Deep 2.0"]\nreasoning_effort = "high"\nmax_tokens = 9\n'
+        '[presets."Deep 2.0".chat_template_kwargs]\nstyle = "long"\n'
+    )
+    presets = load_config(file=str(file)).presets
+    assert presets["Deep 2.0"].max_tokens == 9
+    assert presets["Deep 2.0"].chat_template_kwargs == {"style": "long"}
+    assert Config(presets=presets).model_dump(mode="json")["presets"] == {
+        "fast": {"temperature": 0.7, "enable_thinking": False},
+        "Deep 2.0": {
+            "reasoning_effort": "high",
+            "max_tokens": 9,
+            "chat_template_kwargs": {"style": "long"},
+        },
+    }

@@ -169,7 +169,7 @@ def test_growth_is_told_for_two_sizes(run: Run) -> None:
     for costs in (small, large):
         assert costs["command"] > costs["second_list"] > 0
         assert min(costs["append"] + costs["begin"] + costs["strange"]) > 0
-    assert len(document["goals"]) == 5
+    assert len(document["goals"]) == 6
 
 
 def test_a_curve_shows_mean_and_worst() -> None:

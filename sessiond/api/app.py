@@ -8,9 +8,12 @@ from fastapi import APIRouter, Depends, FastAPI, Path
 from starlette.types import Scope
 
 from sessiond import __version__
-from sessiond.api import chat, completions, errors, models, operations, sessions
+from sessiond.api import chat, completions, errors, models, operations, props, sessions, tokens
 from sessiond.api.guards import Guard
 from sessiond.api.identity import NAME_LENGTH
+from sessiond.api.messages import routes as messages
+from sessiond.api.responses import retrieval
+from sessiond.api.responses import routes as responses
 from sessiond.api.routing import ApiConfig
 from sessiond.api.schemas import ErrorBody
 from sessiond.sessions.turn import Turns
@@ -32,7 +35,10 @@ def create_app(turns: Turns, config: ApiConfig) -> FastAPI:
     errors.install(app)
     app.include_router(operations.health_router)
     app.include_router(operations.metrics_router)
+    app.include_router(messages.probe_router)
     app.include_router(_version_one(), prefix="/v1")
+    app.include_router(_helpers())
+    app.include_router(_helpers(), prefix="/s/{session}", dependencies=[Depends(_session_in_path)])
     app.include_router(
         _version_one(), prefix="/s/{session}/v1", dependencies=[Depends(_session_in_path)]
     )
@@ -52,10 +58,21 @@ def _version_one() -> APIRouter:
     router = APIRouter()
     router.include_router(chat.router)
     router.include_router(completions.router)
+    router.include_router(messages.router)
+    router.include_router(responses.router)
+    router.include_router(retrieval.router)
     router.include_router(models.router)
     router.include_router(sessions.router)
     router.include_router(operations.health_router)
     router.include_router(operations.verify_router)
+    return router
+
+
+def _helpers() -> APIRouter:
+    """Those of llama-server."""
+    router = APIRouter()
+    router.include_router(props.router)
+    router.include_router(tokens.router)
     return router
 
 

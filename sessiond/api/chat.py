@@ -18,9 +18,11 @@ from sessiond.api.generation import (
     policy_of,
 )
 from sessiond.api.logprobs import chat_logprobs
+from sessiond.api.presets import template_fields, with_preset
 from sessiond.api.reply import Reply
 from sessiond.api.routing import Config, JsonRequest, JsonRoute, TheTurns
 from sessiond.api.schemas import ChatRequest
+from sessiond.api.template_options import template_options
 from sessiond.engine.events import Logprob
 from sessiond.sessions.parts import Called, Part, Said, Thought, calls, said, thought
 from sessiond.sessions.turn import Finished, TurnRequest
@@ -78,10 +80,13 @@ async def chat_completions(
     request: JsonRequest, body: ChatRequest, turns: TheTurns, config: Config
 ) -> Response:
     raw = await request.json()
+    preset = config.presets.get(body.model or "")
+    body = with_preset(body, preset)
+    options = template_options(raw, template_fields(preset))
     namer = await model_namer(turns, config, body.model)
     wanted = TurnRequest(
         session=identity_of(request, raw),
-        content=conversation(raw),
+        content=conversation({**raw, "chat_template_kwargs": options}),
         sampling=body.sampling(),
         ending=body.ending(),
         logprobs=body.alternatives(),
@@ -90,6 +95,7 @@ async def chat_completions(
         idempotency_key=idempotency_key(request),
         tool_choice=body.choice(),
         schema=body.schema_text(),
+        grammar=body.grammar,
         raw_reasoning=body.reasoning_format == "none",
     )
     reply = ChatReply(namer, include_usage=body.include_usage, progress=bool(body.return_progress))

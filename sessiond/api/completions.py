@@ -10,6 +10,7 @@ from starlette.responses import Response
 from sessiond.api.dialect import Json
 from sessiond.api.generation import answer, idempotency_key, identity_of, model_namer
 from sessiond.api.logprobs import completion_logprobs
+from sessiond.api.presets import with_preset
 from sessiond.api.reply import Reply
 from sessiond.api.routing import Config, JsonRequest, JsonRoute, TheTurns
 from sessiond.api.schemas import CompletionRequest
@@ -45,6 +46,7 @@ class CompletionReply(Reply):
 async def completions(
     request: JsonRequest, body: CompletionRequest, turns: TheTurns, config: Config
 ) -> Response:
+    body = with_preset(body, config.presets.get(body.model or ""))
     namer = await model_namer(turns, config, body.model)
     wanted = TurnRequest(
         session=identity_of(request, await request.json()),
@@ -53,6 +55,8 @@ async def completions(
         ending=body.ending(),
         logprobs=body.logprobs,
         idempotency_key=idempotency_key(request),
+        schema=body.schema_text(),
+        grammar=body.grammar,
     )
     reply = CompletionReply(
         namer, include_usage=body.include_usage, progress=bool(body.return_progress)

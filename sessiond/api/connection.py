@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from starlette.responses import Response
 from starlette.types import Receive
 
+CLIENT_CLOSED_REQUEST = 499
 T = TypeVar("T")
 
 
@@ -31,6 +33,14 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         task.cancel()
         gone.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def answered(receive: Receive, work: Coroutine[Any, Any, Response]) -> Response:
+    """The answer of `work`; where the client goes first, one that nobody reads."""
+    try:
+        return await while_connected(receive, work)
+    except ClientGone:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -16,7 +16,15 @@ PARTS_REPLACED = Counter(
     "Images and other parts in older messages that were replaced by a note.",
     registry=REGISTRY,
 )
-_KINDS = {"image_url": "image", "image": "image", "input_audio": "audio", "file": "file"}
+_KINDS = {
+    "image_url": "image",
+    "image": "image",
+    "input_audio": "audio",
+    "file": "file",
+    "document": "document",
+    "input_image": "image",
+    "input_file": "file",
+}
 
 
 def conversation(body: Mapping[str, Any]) -> Chat:
@@ -51,7 +59,7 @@ def _require_content(message: Mapping[str, Any], param: str) -> None:
 def _readable(message: dict[str, Any]) -> dict[str, Any]:
     if not _unsupported_parts(message):
         return message
-    parts = [_note(part) if _unsupported(part) else part for part in message["content"]]
+    parts = [note(part) if _unsupported(part) else part for part in message["content"]]
     return {**message, "content": parts}
 
 
@@ -64,6 +72,6 @@ def _unsupported(part: object) -> bool:
     return isinstance(part, dict) and str(part.get("type")) not in TEXT_PARTS
 
 
-def _note(part: Mapping[str, Any]) -> dict[str, str]:
+def note(part: Mapping[str, Any]) -> dict[str, str]:
     kind = _KINDS.get(str(part.get("type")), "part")
     return {"type": "text", "text": f"[{kind} left out: this model reads text only]"}

@@ -17,7 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from sessiond.api.failure import Failure
-from sessiond.errors import SessiondError
+from sessiond.api.messages.errors import anthropic_body, is_anthropics
+from sessiond.errors import ContextLengthExceeded, SessiondError
 from sessiond.sessions.explanation import ContextEditRejected
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ async def _handle(request: Request, error: Exception) -> Response:
 
 def refusal(told: Failure, path: str) -> Response:
     """In the shape of the API that `path` belongs to."""
-    return Response(orjson.dumps(told.body()), told.status, dict(told.headers), "application/json")
+    body = anthropic_body(told) if is_anthropics(path) else told.body()
+    return Response(orjson.dumps(body), told.status, dict(told.headers), "application/json")
 
 
 def _known(error: SessiondError) -> Failure:
@@ -66,7 +68,13 @@ def _known(error: SessiondError) -> Failure:
     retry = error.retry_after
     headers = {} if retry is None else {"Retry-After": str(retry)}
     reference = "" if error.status < 500 else logged("request", error, expected=retry is not None)
-    return Failure(error.status, str(error), error.code, error.param, reference, headers)
+    details = _room(error) if isinstance(error, ContextLengthExceeded) else {}
+    return Failure(error.status, str(error), error.code, error.param, reference, headers, details)
+
+
+def _room(error: ContextLengthExceeded) -> dict[str, int]:
+    """Under llama-server's names."""
+    return {"n_prompt_tokens": error.tokens, "n_ctx": error.limit}
 
 
 def _refusal(error: ContextEditRejected) -> Failure:

@@ -64,7 +64,7 @@ async def model_namer(turns: Turns, config: ApiConfig, asked: str | None) -> Cal
     """Names the model in answers. With `strict_name`, waits for it and raises ModelNotFound."""
     if config.strict_name and asked is not None:
         await turns.ready()
-        if asked != turns.model_name:
+        if asked != turns.model_name and asked not in config.presets:
             raise ModelNotFound(
                 f"There is no model {asked!r}.", hint=f"Use {turns.model_name!r}.", param="model"
             )
@@ -79,18 +79,23 @@ async def answer(
     config: ApiConfig,
     *,
     stream: bool,
+    on_open: Callable[[OpenTurn], None] = lambda opened: None,
 ) -> Response:
     try:
         if not stream:
-            return await while_connected(request.receive, _whole(turns, wanted, reply))
+            return await while_connected(request.receive, _whole(turns, wanted, reply, on_open))
         opened = await while_connected(request.receive, turns.open(wanted))
     except ClientGone:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
+    on_open(opened)
     return EventStream(opened.events, reply, _headers(opened.session), keepalive=config.keepalive)
 
 
-async def _whole(turns: Turns, wanted: TurnRequest, reply: Dialect) -> Response:
+async def _whole(
+    turns: Turns, wanted: TurnRequest, reply: Dialect, on_open: Callable[[OpenTurn], None]
+) -> Response:
     opened = await turns.open(wanted)
+    on_open(opened)
     finished, logprobs = await _collected(opened)
     body = reply.whole(finished, None if wanted.logprobs is None else logprobs)
     return json_response(body, headers=_headers(opened.session))

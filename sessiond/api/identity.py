@@ -35,10 +35,11 @@ _USER_AGENTS = {
 
 @dataclass(frozen=True, slots=True)
 class AgentsOwn:
-    """The id an agent gave its own conversation."""
+    """The id an agent gave its own conversation, and `parent` that of the one it came from."""
 
     id: str
     agent: str | None
+    parent: str | None = None
 
 
 def identify(
@@ -51,10 +52,15 @@ def identify(
     """
     own = _agents_own(body, headers)
     agent = own.agent if own and own.agent else _by_user_agent(headers)
-    if path is not None:
-        name = session_name(path, param="session")
-        return SessionRef(_fitting(f"{name}:{own.id}") if own else name, own is None, agent)
-    return SessionRef(_unpathed(body, headers, own), False, agent)
+    if path is None:
+        name, parent = _unpathed(body, headers, own)
+        return SessionRef(name, False, agent, _other(parent, name))
+    above = session_name(path, param="session")
+    if own is None:
+        return SessionRef(above, True, agent)
+    name = _fitting(f"{above}:{own.id}")
+    parent = f"{above}:{own.parent}" if own.parent else None
+    return SessionRef(name, False, agent, _other(parent, name))
 
 
 def session_name(value: object, *, param: str) -> str:
@@ -76,15 +82,17 @@ def session_name(value: object, *, param: str) -> str:
 
 def _unpathed(
     body: Mapping[str, object], headers: Mapping[str, str], own: AgentsOwn | None
-) -> str | None:
+) -> tuple[str | None, str | None]:
+    """The session and its parent. What is named plainly has its parent named so too."""
+    above = headers.get("x-parent-session-id")
     if body.get("session_id") is not None:
-        return session_name(body["session_id"], param="session_id")
+        return session_name(body["session_id"], param="session_id"), above
     if given := headers.get("x-session-id"):
-        return session_name(given, param="X-Session-Id")
+        return session_name(given, param="X-Session-Id"), above
     if own:
-        return _fitting(own.id)
+        return _fitting(own.id), own.parent
     weak = _weak(body)
-    return _fitting(weak) if weak else None
+    return (_fitting(weak) if weak else None), None
 
 
 def _agents_own(body: Mapping[str, object], headers: Mapping[str, str]) -> AgentsOwn | None:
@@ -93,7 +101,7 @@ def _agents_own(body: Mapping[str, object], headers: Mapping[str, str]) -> Agent
 
 def _claude(body: Mapping[str, object], headers: Mapping[str, str]) -> AgentsOwn | None:
     if session := headers.get("x-claude-code-session-id"):
-        return AgentsOwn(_joined(session, headers.get("x-claude-code-agent-id")), "claude")
+        return _claudes(session, headers)
     metadata = body.get("metadata")
     user = metadata.get("user_id") if isinstance(metadata, dict) else None
     if not isinstance(user, str) or not user:
@@ -101,7 +109,15 @@ def _claude(body: Mapping[str, object], headers: Mapping[str, str]) -> AgentsOwn
     session = _session_in(user)
     if session is None:
         return AgentsOwn(user, None)
-    return AgentsOwn(_joined(session, headers.get("x-claude-code-agent-id")), "claude")
+    return _claudes(session, headers)
+
+
+def _claudes(session: str, headers: Mapping[str, str]) -> AgentsOwn:
+    """A sub-agent was started by another one, else by the session's own."""
+    agent, above = (headers.get(f"x-claude-code-{who}-id") for who in ("agent", "parent-agent"))
+    return AgentsOwn(
+        _joined(session, agent), "claude", _joined(session, above) if agent or above else None
+    )
 
 
 def _session_in(user_id: str) -> str | None:
@@ -121,8 +137,11 @@ def _codex(headers: Mapping[str, str]) -> AgentsOwn | None:
     if not thread:
         return None
     group = headers.get("session-id")
-    root = group is None or group in ("", thread)
-    return AgentsOwn(thread if root else f"{group}:{thread}", "codex")
+    if group is None or group in ("", thread):
+        return AgentsOwn(thread, "codex")
+    above = headers.get("x-codex-parent-thread-id")
+    parent = group if above in (None, "", group) else f"{group}:{above}"
+    return AgentsOwn(f"{group}:{thread}", "codex", parent)
 
 
 def _opencode(headers: Mapping[str, str]) -> AgentsOwn | None:
@@ -130,7 +149,7 @@ def _opencode(headers: Mapping[str, str]) -> AgentsOwn | None:
     if not session:
         return None
     parent = headers.get("x-parent-session-id")
-    return AgentsOwn(f"{parent}:{session}" if parent else session, "opencode")
+    return AgentsOwn(f"{parent}:{session}" if parent else session, "opencode", parent or None)
 
 
 def _conversation(headers: Mapping[str, str]) -> AgentsOwn | None:
@@ -156,6 +175,12 @@ def _weak(body: Mapping[str, object]) -> str | None:
 def _by_user_agent(headers: Mapping[str, str]) -> str | None:
     product = headers.get("user-agent", "").lower()
     return next((agent for start, agent in _USER_AGENTS.items() if product.startswith(start)), None)
+
+
+def _other(parent: str | None, name: str | None) -> str | None:
+    """The parent as a valid name; a session is not its own."""
+    found = _fitting(parent) if parent and parent.strip(" ") else None
+    return None if found == name else found
 
 
 def _joined(session: str, part: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NoReturn
 
 import orjson
@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from sessiond.api.identity import NAME_LENGTH, session_name
 from sessiond.api.keys import Keys
+from sessiond.api.presets import Presets
 from sessiond.sessions.transcript import clean
 from sessiond.sessions.turn import Turns
 
@@ -24,7 +25,8 @@ class ApiConfig:
     """`max_body` in bytes. `keepalive` is the longest silence of a stream in seconds.
 
     `allowed_hosts` come on top of loopback, IP addresses, the own hostname, *.local, *.home.arpa;
-    `*.example.com` stands for all hosts below it. `strict_name`: other model names are refused.
+    `*.example.com` stands for all hosts below it. `strict_name`: model names other than the model's
+    and those of `presets` are refused.
     With `keys`, everything but /health needs one, except over the unix socket.
     """
 
@@ -33,6 +35,7 @@ class ApiConfig:
     strict_name: bool = False
     keepalive: float = 15.0
     keys: Keys = Keys()
+    presets: Presets = field(default_factory=dict)
 
 
 DEPTH = 64

@@ -67,6 +67,8 @@ class Generation(Schema):
     session_id: str | None = None
     return_progress: bool | None = None
     ignore_eos: bool | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -89,6 +91,16 @@ class Generation(Schema):
 
     def token_limit(self) -> int | None:
         return self.max_tokens
+
+    def schema_text(self) -> str | None:
+        """Raises InvalidRequest."""
+        if self.json_schema is None:
+            return None
+        if self.grammar is not None:
+            raise InvalidRequest(
+                "Both grammar and json_schema are given.", hint="Send one.", param="grammar"
+            )
+        return json.dumps(self.json_schema)
 
 
 class FunctionCall(Schema):
@@ -187,7 +199,21 @@ class ChatRequest(Generation):
         return tool_choice(self.tool_choice or "auto", None, parallel, self.tools)
 
     def schema_text(self) -> str | None:
-        return self.response_format.schema_text() if self.response_format else None
+        asked = self.response_format.schema_text() if self.response_format else None
+        given = super().schema_text()
+        if asked is not None and (self.grammar is not None or given is not None):
+            raise InvalidRequest(
+                "response_format is given, and a grammar or json_schema, too.",
+                hint="Send one.",
+                param="response_format",
+            )
+        if self.grammar is not None and self.choice().mode == "required":
+            raise InvalidRequest(
+                "grammar cannot be combined with a tool_choice that asks for a call.",
+                hint="Send one.",
+                param="grammar",
+            )
+        return given if asked is None else asked
 
     def alternatives(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None

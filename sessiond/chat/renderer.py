@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -13,35 +13,46 @@ from secrets import token_hex
 import numpy as np
 
 from sessiond.chat.accommodation import accommodated
+from sessiond.chat.constraints import constraint, thinking_of
+from sessiond.chat.gbnf import gbnf
+from sessiond.chat.reply.parser import FormatParser
 from sessiond.chat.spelling import Spelling
 from sessiond.chat.template import ChatTemplate
+from sessiond.engine.constraint import Constraint
 from sessiond.engine.context import Model
 from sessiond.engine.memory import Tokens
 from sessiond.errors import TemplateError
-from sessiond.sessions.parts import PlainParser, ReplyParser
+from sessiond.sessions.calls.formats import format_named, format_of
+from sessiond.sessions.calls.tags import opened_by
+from sessiond.sessions.parts import ReplyParser
 from sessiond.sessions.prompt import LAST_USERS, Boundaries
-from sessiond.sessions.transcript import Chat, Message, ToolCall
-from sessiond.sessions.turn import TurnRequest
+from sessiond.sessions.transcript import Chat, Content, Message, Text, ToolCall
+from sessiond.sessions.turn import ToolChoice, TurnRequest
 
 GUARD = "\ue000"
 """A private character: a token or bytes of its own, which merge with nothing."""
 _NEAR = 512
 """Characters between the last argument of a call and the end of the reply, at most."""
+_END = 32
+"""Tokens of the prompt that tell whether it ends inside of reasoning."""
 
 
 class TemplateRenderer:
     """A PromptRenderer over a model's vocabulary; `template` None where the model has none."""
 
-    def __init__(self, model: Model, template: ChatTemplate | None) -> None:
+    def __init__(self, model: Model, template: ChatTemplate | None, tool_format: str = "") -> None:
+        """`tool_format`: a name of FORMATS; "" for what the template says. Raises ConfigError."""
         self._model = model
         self._template = template
+        self._source = template.source if template else ""
+        self._format = format_named(tool_format) if tool_format else format_of(self._source)
+        self.shown = frozenset(self._control(self._format.control))
         self._rendered: tuple[Chat, datetime, str] | None = None
         self._tokenized: tuple[Chat, datetime, Tokens] | None = None
         self._guard = self._tokenize(GUARD) if self._adds_space() else None
 
-    @property
-    def shown(self) -> frozenset[int]:
-        return frozenset()
+    def written(self, chat: Chat, now: datetime) -> str:
+        return self._render(chat, now)
 
     def full(self, chat: Chat, now: datetime) -> Tokens:
         last = self._tokenized
@@ -106,7 +117,36 @@ class TemplateRenderer:
         return self._continuation(prompt)
 
     def parser(self, chat: Chat, prompt: Tokens, request: TurnRequest) -> ReplyParser:
-        return PlainParser()
+        return FormatParser(
+            self._format,
+            chat.tools,
+            calls=bool(chat.tools) and request.tool_choice.mode != "none",
+            opened=opened_by(self._end_of(prompt)),
+            split=not request.raw_reasoning,
+        )
+
+    def constraint(
+        self, content: Content, prompt: Tokens, request: TurnRequest
+    ) -> Constraint | None:
+        if request.grammar is not None:
+            return gbnf(request.grammar)
+        if isinstance(content, Text):
+            return constraint(ToolChoice(), (), request.schema, None)
+        thinking = thinking_of(self._format.name, self._source, self._end_of(prompt))
+        return constraint(
+            request.tool_choice, content.tools, request.schema, self._format.spelling, thinking
+        )
+
+    def _end_of(self, prompt: Tokens) -> str:
+        pieces = (self._model.piece(int(token), special=True) for token in prompt[-_END:])
+        return b"".join(pieces).decode(errors="replace")
+
+    def _control(self, texts: Iterable[str]) -> Iterator[int]:
+        """Those of the texts that are one token, which is not printed."""
+        for text in texts:
+            tokens = self._tokenize(text)
+            if len(tokens) == 1 and not self._model.piece(int(tokens[0])):
+                yield int(tokens[0])
 
     def _parting(self, spelling: Spelling, chat: Chat, user: int, now: datetime) -> int | None:
         """Where the prompt parts from one that says something else at message `user`."""

@@ -34,6 +34,7 @@ class ChatTemplate:
 
     def __init__(self, source: str) -> None:
         """Raises TemplateError where `source` is not a template."""
+        self.source = source
         try:
             self._template = _environment().from_string(source)
         except _TEMPLATE_FAULTS as cause:

@@ -23,6 +23,7 @@ PLACES = {
     "rm": "sessions:rm",
     "explain": "explain:explain",
     "why": "explain:explain",
+    "env": "env:env",
     "verify": "verify:verify",
     "top": "top:top",
     "version": "version:version",

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
 
 from sessiond.cli import words
 from sessiond.cli.options import AsJson, Url
@@ -20,31 +25,50 @@ COLUMNS = (
     Column("SIZE", right=True),
     Column("BACK IN", shrink="wrap", least=14),
 )
+SHOWN = 50
+"""So many lines of a table fit a look; a terminal gets no more of them unasked."""
+All = Annotated[bool, typer.Option("--all", "-a", help="Also in a terminal show all of them.")]
 NOTHING = """\
 No sessions yet. Point an OpenAI client at {daemon}/s/NAME/v1 to start one called NAME,
 or make one here: sessiond new NAME, then sessiond resume NAME --chat"""
+_BY_SOCKET = "the daemon's address, then "
 
 
-def list_sessions(as_json: AsJson = False, url: Url = None) -> None:
+def list_sessions(as_json: AsJson = False, all_of_them: All = False, url: Url = None) -> None:
     """Show all sessions: what there is to go on with, and how soon.
 
     SIZE counts tokens, the pieces of text a model reads (about four letters each). BACK IN is the
     time until the model can go on: "now" if the conversation is in its memory, a moment if it is on
     disk, longer if the model has to read the conversation again.
     """
-    with Client(url) as client:
+    with _uncollected(), Client(url) as client:
         sessions = together(client.sessions())
-        daemon = "the daemon's address, then " if client.endpoint.socket else client.endpoint.url
-    if as_json:
-        print_json({"sessions": [asdict(session) for session in sessions]})
-    elif sessions:
-        now = time.time()
-        print_table(COLUMNS, [_row(session, now) for session in sessions])
-    else:
-        print(NOTHING.format(daemon=daemon))
-    unsaved = [session.name for session in sessions if not session.saved]
-    if unsaved and not as_json:
+        if as_json:
+            print_json({"sessions": sessions})
+        elif sessions:
+            _show(sessions, None if all_of_them or not sys.stdout.isatty() else SHOWN)
+        else:
+            socket = client.endpoint.socket
+            print(NOTHING.format(daemon=_BY_SOCKET if socket else client.endpoint.url))
+
+
+def _show(sessions: Sequence[SessionSummary], most: int | None) -> None:
+    now = time.time()
+    print_table(COLUMNS, [_row(session, now) for session in sessions[:most]])
+    if most is not None and len(sessions) > most:
+        note(f"… and {len(sessions) - most:,} more: sessiond list --all")
+    if unsaved := [session.name for session in sessions if not session.saved]:
         note(f"Not on disk yet, the ledger cannot be written: {', '.join(unsaved)}")
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """To look for garbage among very many rows takes as long as to make them."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def together(sessions: Sequence[SessionSummary]) -> list[SessionSummary]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from sessiond.sessions.turn import Miss, SessionSummary
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sessiond.sessions.turn import Miss, SessionSummary
 
 _AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
@@ -64,7 +67,8 @@ def missed(miss: Miss | None) -> str:
 def clean(text: str) -> str:
     """One line that cannot steer a terminal: titles come from clients and models."""
     if text.isprintable():
-        return " ".join(text.split()) if " " in text else text
+        neat = "  " not in text and text[:1] != " " and text[-1:] != " "
+        return text if neat else " ".join(text.split())
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 

@@ -7,8 +7,9 @@ from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-import httpx
+import orjson
 
+from sessiond.client.http import httpx
 from sessiond.errors import SessiondError, SessionNotFound
 from sessiond.sessions.explanation import FirstDiff
 from sessiond.sessions.turn import Miss
@@ -34,7 +35,7 @@ class RequestFailed(SessiondError):
 def document(answer: httpx.Response) -> Json:
     """The JSON object of an answer. Raises RequestFailed where it is none."""
     try:
-        content = answer.json()
+        content = orjson.loads(answer.content)
     except ValueError:
         content = None
     if not isinstance(content, dict):
@@ -54,14 +55,11 @@ def read(kind: type[Answer], content: object) -> Answer:
     """A dataclass from JSON. Fields a newer daemon adds are left out."""
     if not isinstance(content, dict):
         raise RequestFailed(f"The daemon's answer is no {kind.__name__}.", answered=200)
-    names = _names(kind)
-    known = {
-        name: _field(name, value) if isinstance(value, list | dict) else value
-        for name, value in content.items()
-        if name in names
-    }
+    if not content.keys() <= _names(kind):
+        content = {name: value for name, value in content.items() if name in _names(kind)}
+    nested = {name: _field(name, content[name]) for name in _composite(kind) & content.keys()}
     try:
-        return kind(**known)
+        return kind(**(content | nested))
     except TypeError as error:
         raise RequestFailed(
             f"The daemon's answer is not a complete {kind.__name__}: {error}.",
@@ -73,6 +71,13 @@ def read(kind: type[Answer], content: object) -> Answer:
 @cache
 def _names(kind: type[DataclassInstance]) -> frozenset[str]:
     return frozenset(field.name for field in fields(kind))
+
+
+@cache
+def _composite(kind: type[DataclassInstance]) -> frozenset[str]:
+    """Fields that JSON has as lists or objects."""
+    tuples = {field.name for field in fields(kind) if str(field.type).startswith("tuple")}
+    return _names(kind) & (tuples | _NESTED.keys())
 
 
 def _field(name: str, value: object) -> object:

@@ -7,10 +7,9 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import quote
 
-import httpx
-
 from sessiond.client.answers import Json, document, failure, read, samples
 from sessiond.client.endpoint import CONNECT_TIMEOUT, Endpoint, find_daemon
+from sessiond.client.http import httpx
 from sessiond.client.stream import ChatEnd, ChatText, events, reply
 from sessiond.errors import SessiondError
 from sessiond.sessions.explanation import Explanation
@@ -151,7 +150,7 @@ class Client:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        path = f"/s/{_segment(name)}/v1/chat/completions"
+        path = f"/s/{segment(name)}/v1/chat/completions"
         with self._reaching(), self._http.stream("POST", path, json=body, timeout=None) as answer:
             if answer.is_error:
                 answer.read()
@@ -183,13 +182,13 @@ class Client:
             raise _unreachable(self.endpoint, error) from error
 
 
-def _segment(name: str) -> str:
+def segment(name: str) -> str:
     """One path segment. A name of dots alone would be taken for a step up."""
     return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")
 
 
 def _path(name: str) -> str:
-    return f"/v1/sessions/{_segment(name)}"
+    return f"/v1/sessions/{segment(name)}"
 
 
 def _given(policy: str | None, pinned_front: Sequence[str] | None) -> Json:

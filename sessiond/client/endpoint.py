@@ -7,8 +7,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
+from sessiond.client.http import httpx
 from sessiond.directories import runtime_socket
 from sessiond.errors import SessiondError
 

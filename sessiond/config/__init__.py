@@ -1,5 +1,6 @@
 """The daemon's settings: what there is (`settings`) and where it comes from (`sources`)."""
 
+from sessiond.config.presets import Preset
 from sessiond.config.settings import (
     Auth,
     Checkpoints,
@@ -16,6 +17,7 @@ __all__ = [
     "Checkpoints",
     "Config",
     "Model",
+    "Preset",
     "Server",
     "Sessions",
     "Store",

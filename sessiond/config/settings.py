@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sessiond import units
+from sessiond.config.presets import Preset, PresetName
 from sessiond.directories import StateDirs, runtime_socket
 from sessiond.errors import ConfigError
 
@@ -140,6 +141,9 @@ class Model(Section):
     chat_template_file: str = Field(
         "", description="Chat template to use instead of the model's own."
     )
+    tool_format: str = Field(
+        "", description="How the model writes tool calls. Empty: seen from its chat template."
+    )
     strict_name: bool = Field(False, description="Refuse requests that name another model.")
     unload_after: Duration = Field(
         0.0, description="Free the model after so long without requests, as a duration. 0: never."
@@ -238,7 +242,7 @@ class Config(BaseSettings):
     auth: Auth = Auth()
     model: Model = Model()
     sessions: Sessions = Sessions()
-    presets: dict[str, dict[str, Scalar]] = Field(
+    presets: dict[PresetName, Preset] = Field(
         default_factory=dict,
         description="Settings under a name that clients choose as their model.",
     )

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import InitSettingsSource, TomlConfigSettingsSource
 
+from sessiond.config.presets import Preset
 from sessiond.config.settings import Config
 from sessiond.errors import ConfigError
 
@@ -117,7 +118,7 @@ def _refusal(errors: list[ErrorDetails]) -> ConfigError:
     reason = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if error["type"] in ("dict_type", "model_type"):
         reason = "should be a table of settings"
-    elif key.startswith(FREE_FORM) and error["type"] != "value_error":
+    elif key.startswith("model.extra") and error["type"] != "value_error":
         reason = "should be a number, text, true or false"
     given = "" if error["type"] == "value_error" else f" = {_shown(error['input'])}"
     return ConfigError(f"{key}{given}: {reason.rstrip('.')}.", param=key)
@@ -125,15 +126,15 @@ def _refusal(errors: list[ErrorDetails]) -> ConfigError:
 
 def _key(location: tuple[int | str, ...]) -> str:
     """A union's error goes on with the member's name: only what a person wrote is kept."""
-    parts = [str(part) for part in location]
+    parts = [str(part) for part in location if part != "[key]"]
     depth = 3 if parts[0] in ("presets",) or parts[:2] == ["model", "extra"] else 2
     return ".".join(parts[:depth])
 
 
 def _unknown_key(key: str) -> ConfigError:
-    section, _, name = key.partition(".")
-    siblings = [known for known in all_keys() if known.startswith(f"{section}.")]
-    close = _closest(name, [known.partition(".")[2] for known in siblings])
+    section, name = _section(key)
+    siblings = _siblings(section)
+    close = _closest(name, [known.removeprefix(f"{section}.") for known in siblings])
     if close:
         hint = f"Did you mean {section}.{close[0]}?"
     elif guess := _elsewhere(section, name):
@@ -143,11 +144,26 @@ def _unknown_key(key: str) -> ConfigError:
     return ConfigError(f"{key} is not a setting.", hint=hint, param=key)
 
 
+def _section(key: str) -> tuple[str, str]:
+    """The table a key stands in, and its name there."""
+    if key.startswith("presets."):
+        section, _, name = key.rpartition(".")
+    else:
+        section, _, name = key.partition(".")
+    return section, name
+
+
+def _siblings(section: str) -> list[str]:
+    if section.startswith("presets."):
+        return [f"{section}.{name}" for name in Preset.model_fields]
+    return [known for known in all_keys() if known.startswith(f"{section}.")]
+
+
 def _elsewhere(section: str, name: str) -> list[str]:
     """The key in its right section, or the section that was meant."""
     same = [known for known in all_keys() if known.endswith(f".{name or section}")]
     sections = list(Config.model_fields)
-    return same or ([] if section in sections else _closest(section, sections))
+    return same or ([] if section.partition(".")[0] in sections else _closest(section, sections))
 
 
 def _closest(word: str, known: list[str]) -> list[str]:

@@ -117,12 +117,18 @@ class Loader:
             logger.warning("State is saved in one piece, at park and stop only: %s", verdict.detail)
         return Loaded(
             machine=machine,
-            renderer=TemplateRenderer(engine.model, self._template(info.chat_template)),
+            renderer=TemplateRenderer(
+                engine.model,
+                self._template(info.chat_template),
+                self._config.model.tool_format,
+            ),
             tokenizer=info.tokenizer,
             model=self._config.model.name or info.name,
             n_ctx=n_ctx,
             n_ctx_train=info.n_ctx_train,
             verdict=verdict,
+            path=str(wanted.model),
+            template=self._template_source(info.chat_template) or "",
         )
 
     def _staging(self, verdict: Verdict) -> Staging | None:
@@ -140,11 +146,14 @@ class Loader:
         return ram.of(total) if isinstance(ram, Share) else ram
 
     def _template(self, embedded: str | None) -> ChatTemplate | None:
-        file = self._config.model.chat_template_file
-        source = Path(file).expanduser().read_text() if file else embedded
+        source = self._template_source(embedded)
         if source is None:
             logger.warning("The model has no chat template; give one with --chat-template-file.")
         return ChatTemplate(source) if source is not None else None
+
+    def _template_source(self, embedded: str | None) -> str | None:
+        file = self._config.model.chat_template_file
+        return Path(file).expanduser().read_text() if file else embedded
 
     def _store(self, marks: Fingerprint) -> Store:
         disk = shutil.disk_usage(self._dirs.cache)

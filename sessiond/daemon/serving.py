@@ -11,6 +11,7 @@ from pathlib import Path
 from sessiond.api.app import create_app
 from sessiond.api.keys import Keys
 from sessiond.api.listening import listen_tcp, listen_unix
+from sessiond.api.presets import read_presets
 from sessiond.api.routing import ApiConfig
 from sessiond.api.server import run_server
 from sessiond.config.settings import Config
@@ -18,6 +19,7 @@ from sessiond.daemon.console import Console
 from sessiond.daemon.loading import Loader
 from sessiond.directories import StateDirs
 from sessiond.errors import ConfigError, InvalidRequest, SessiondError
+from sessiond.sessions.calls.formats import format_named
 from sessiond.sessions.ledger import Ledger
 from sessiond.sessions.lifecycle import Lifecycle, Limits
 from sessiond.sessions.register import Register
@@ -43,7 +45,9 @@ def serve(config: Config) -> int:
 
 
 async def _serve(config: Config, dirs: StateDirs) -> int:
-    rules = _rules(config)
+    rules, api_config = _rules(config), _api_config(config)
+    if config.model.tool_format:
+        format_named(config.model.tool_format)
     ledger = Ledger(dirs.state / "ledger.sqlite")
     listeners = listen_tcp(config.server.host, config.server.port)
     socket_path = config.server.socket()
@@ -56,7 +60,7 @@ async def _serve(config: Config, dirs: StateDirs) -> int:
     stop = asyncio.Event()
     await lifecycle.start()
     loading = asyncio.create_task(_announce(lifecycle, console, stop))
-    app = create_app(lifecycle, _api_config(config))
+    app = create_app(lifecycle, api_config)
     code = await run_server(
         app, listeners, on_stop=lifecycle.stop, on_bound=console.bound, stop=stop
     )
@@ -106,10 +110,12 @@ def _rules(config: Config) -> Rules:
 
 
 def _api_config(config: Config) -> ApiConfig:
+    """Raises ConfigError for presets that no template can follow."""
     keys = config.auth.keys_path()
     return ApiConfig(
         keys=Keys.read(keys) if keys else Keys(),
         allowed_hosts=config.server.allowed_hosts,
         max_body=config.server.max_body,
         strict_name=config.model.strict_name,
+        presets=read_presets(config.presets),
     )

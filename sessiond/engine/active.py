@@ -106,7 +106,8 @@ class ActiveRun:
 
     def take(self, token: int, logprob: Logprob | None) -> FinishReason | None:
         """Accept a sampled token. Returns why the run ends with it, if it does."""
-        if self._model.ends_generation(token) and not self.run.ending.ignore_eos:
+        goes_on = self.run.ending.ignore_eos and self.run.constraint is None
+        if self._model.ends_generation(token) and not goes_on:
             return "stop"
         self._sampled.append(token)
         self.pending = token

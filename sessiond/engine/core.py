@@ -16,15 +16,16 @@ import numpy as np
 
 from sessiond.engine.active import ActiveRun, Emit
 from sessiond.engine.codec import StateCodec
-from sessiond.engine.context import BatchRow, Context, Model, Payload
+from sessiond.engine.context import BatchRow, Context, Model, Payload, Sampler
 from sessiond.engine.events import FinishReason
 from sessiond.engine.landing import Landing
 from sessiond.engine.logprobs import logprob
+from sessiond.engine.masking import ConstrainedSampler, grammars
 from sessiond.engine.memory import Tokens, as_tokens
 from sessiond.engine.run import Run
 from sessiond.engine.sequence import Owner, Sequence, SequenceView
 from sessiond.engine.staging import Staging, StagingBuffer
-from sessiond.errors import EngineError, PoolFull, RestoreRefused, StateMissing
+from sessiond.errors import EngineError, InvalidRequest, PoolFull, RestoreRefused, StateMissing
 from sessiond.metrics import EVALUATED
 
 FREEZE_SPARES = 2
@@ -412,9 +413,13 @@ class EngineCore:
     def _sample(self, active: ActiveRun, row: int, began: float) -> None:
         """`began`: monotonic seconds at which the decode was started that `row` belongs to."""
         run = active.run
-        if active.sampler is None:
-            active.sampler = self.context.sampler(run.sampling, run.prompt)
-        token = active.sampler.sample(row)
+        try:
+            token = self._sampler(active).sample(row)
+        except InvalidRequest as error:
+            self._active.remove(active)
+            active.close()
+            active.fail(error)
+            return
         detail = None
         if run.logprobs is not None:
             detail = logprob(self.context.logits(row), token, run.logprobs, self.model)
@@ -422,6 +427,16 @@ class EngineCore:
         reason = active.take(token, detail)
         if reason:
             self._end(active, reason)
+
+    def _sampler(self, active: ActiveRun) -> Sampler:
+        """Raises InvalidRequest if a constraint cannot be followed."""
+        if active.sampler is None:
+            run = active.run
+            matcher = grammars(self.model).matcher(run.constraint) if run.constraint else None
+            active.sampler = self.context.sampler(run.sampling, run.prompt)
+            if matcher:
+                active.sampler = ConstrainedSampler(active.sampler, matcher, self.context.logits)
+        return active.sampler
 
     def _end(self, active: ActiveRun, reason: FinishReason) -> None:
         self._active.remove(active)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sessiond.engine.constraint import Constraint
 from sessiond.engine.memory import Tokens
 from sessiond.engine.sampling import Ending, Sampling
 
@@ -17,7 +18,8 @@ class Run:
     `max_tokens` 0 evaluates the prompt and samples nothing. `limit` is the most positions of one
     line. `logprobs` is the number of alternatives per token, None for none. `ranks` and `end_rank`
     go with the captures as they are: 0 where nothing is said, and where a prefill was broken off.
-    `shown` are control tokens that are part of the text.
+    `shown` are control tokens that are part of the text. A `constraint` is what the reply must
+    follow; logprobs are of the model alone, without it.
     """
 
     seq: int
@@ -32,3 +34,4 @@ class Run:
     end_rank: int = 0
     logprobs: int | None = None
     shown: frozenset[int] = frozenset()
+    constraint: Constraint | None = None

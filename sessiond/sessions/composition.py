@@ -110,6 +110,7 @@ class Composer:
         while asked is not None:
             turn = tree[asked]
             count -= len(turn.roles) + 1
+            reasoned = reasoned or bool(turn.opened)
             reasoned = reasoned or without_reasoning(turn.reply) != turn.reply
             if "user" in turn.roles:
                 break

@@ -1,12 +1,14 @@
 """What goes with a session: its lines in the context, and the stored state that only it could use.
 
-State is shared by all sessions whose tokens begin in the same way, so the others are asked first.
+State is shared by all sessions whose tokens begin in the same way. Who does is known from their own
+state: from the blocks after a shared one, and from the lines in the context. Those that may have
+none of their own are asked: forks, those that began with the same words, and those used last.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,6 +19,9 @@ from sessiond.sessions.register import Register
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.tree import SessionTree
 from sessiond.store.found import Stored
+
+ASKED = 16
+"""Sessions whose turns are read at most, of those used last and of those like the removed one."""
 
 
 @dataclass(slots=True)
@@ -51,18 +56,42 @@ async def forget_lines(record: SessionRecord, machine: Machine) -> None:
     await machine.saver.forget(record.id)
 
 
-async def forget_stored(tree: SessionTree, register: Register, machine: Machine) -> None:
+async def forget_stored(
+    record: SessionRecord, tree: SessionTree, register: Register, machine: Machine
+) -> None:
     """After the session has left the register; state of the current model. Raises StateError.
 
-    A turn that begins meanwhile may lose what it could have used; that costs prefill, nothing else.
+    A turn that begins meanwhile, or a session that was not asked, may lose what it could have used;
+    that costs prefill, nothing else.
     """
     lines = [_Line(tree.path_tokens(leaf)) for leaf in tree.leaves()]
-    for record in register.records:
-        with suppress(LedgerError, SessionNotFound):
-            other = await register.glance(record.name)
-            for leaf in other.leaves():
-                for line in lines:
-                    line.meet(other.path_tokens(leaf))
+    for tokens in await _others(record, register, machine):
+        for line in lines:
+            line.meet(tokens)
     for line in lines:
+        known = [line.tokens, *(other.tokens for other in lines if other is not line)]
+        shared = await asyncio.to_thread(machine.store.shared, known)
+        line.shared = max(line.shared, shared)
         stored = await asyncio.to_thread(machine.store.lookup, line.tokens)
         await asyncio.to_thread(machine.store.drop, list(line.keys(stored)))
+
+
+async def _others(record: SessionRecord, register: Register, machine: Machine) -> list[Tokens]:
+    """Lines of other sessions: those in the context, and all of the sessions that are asked."""
+    views = await machine.engine.views()
+    found = [v.tokens for v in views if v.owner and v.owner.session != record.id]
+    for other in _asked(record, register.records):
+        with suppress(LedgerError, SessionNotFound):
+            tree = await register.glance(other.name)
+            found += [tree.path_tokens(leaf) for leaf in tree.leaves()]
+    return [tokens for tokens in found if len(tokens)]
+
+
+def _asked(record: SessionRecord, others: Sequence[SessionRecord]) -> list[SessionRecord]:
+    """`others`: the most recently used first. A fork was created when its origin was."""
+    alike = [
+        other
+        for other in others[ASKED:]
+        if other.created == record.created or (record.title and other.title == record.title)
+    ]
+    return [*others[:ASKED], *alike[:ASKED]]

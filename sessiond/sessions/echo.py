@@ -6,22 +6,17 @@ model wrote them, or parsed. All of these are one canonical form here, for match
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from sessiond.sessions.calls.call import InlineCall
-from sessiond.sessions.calls.formats import take_calls
+from sessiond.sessions.calls.formats import WAYS, take_calls
+from sessiond.sessions.calls.harmony import CHANNEL, HARMONY, START
+from sessiond.sessions.calls.scanner import Found, Mark, Scanner, Thinking
+from sessiond.sessions.calls.tags import TAGS
 
-_REASONING = re.compile(
-    r"\s*(?:"
-    r"<(?P<tag>think|thinking|thought|reasoning|seed:think)>.*?(?:</(?P=tag)>|\Z)"
-    r"|\[THINK\].*?(?:\[/THINK\]|\Z)"
-    r"|<\|channel\|>analysis<\|message\|>.*?(?:<\|end\|>(?:<\|start\|>assistant)?|\Z)"
-    r")\s*",
-    re.DOTALL,
-)
-_OPENED_BY_TEMPLATE = re.compile(r"(?:(?!<think>).)*?</think>\s*", re.DOTALL)
-_FINAL = re.compile(r"\s*<\|channel\|>final<\|message\|>")
+_OPENS = (START, CHANNEL, *(tag.opens for tag in TAGS))
+_ROUNDS = 8
+"""What a call is taken out of can look like another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +29,32 @@ class Visible:
 
 def visible(text: str) -> Visible:
     """Reasoning at the beginning is left out; well-formed calls are taken out of the text."""
-    rest, calls = take_calls(without_reasoning(text))
-    return Visible(rest.strip(), calls)
+    text = text.strip()
+    calls: tuple[InlineCall, ...] = ()
+    for _ in range(_ROUNDS):
+        rest, further = take_calls(text[_opened_by_template(text) :])
+        calls, before, text = calls + further, text, rest.strip()
+        if text == before:
+            break
+    return Visible(text, calls)
+
+
+def reopened(reply: str, opened: str) -> str:
+    """A reply to a prompt that ended with this mark of reasoning, as if it began with it."""
+    return f"{opened}\n{reply}" if opened else reply
 
 
 def without_reasoning(text: str) -> str:
     """What follows the reasoning a reply begins with; all of it where there is none."""
-    end = 0
-    while found := _REASONING.match(text, end):
-        end = found.end()
-    if not end and "</think>" in text and (found := _OPENED_BY_TEMPLATE.match(text)):
-        end = found.end()
-    if found := _FINAL.match(text, end):
-        end = found.end()
+    end = at = _opened_by_template(text)
+    scanner = Scanner((HARMONY,))
+    for piece in scanner.feed(text[at:]) + scanner.close():
+        reasoning = isinstance(piece, (Thinking, Mark))
+        if not reasoning and piece.text.strip():
+            break
+        at += len(piece.text)
+        if reasoning or end:
+            end = at
     return text[end:]
 
 
@@ -60,3 +68,26 @@ def seen_until(reply: str, echo: str) -> int | None:
         if seen and whole.startswith(seen, start):
             return len(reply) - len(whole) + start + len(seen)
     return None
+
+
+def _opened_by_template(text: str) -> int:
+    """Where reasoning has ended that the reply did not open; 0 if there is none.
+
+    A mark inside of a call is part of what is called with.
+    """
+    if text.startswith(_OPENS) or not any(tag.closes[0] in text for tag in TAGS):
+        return 0
+    outside = _without_calls(text)
+    ends = ((outside.find(tag.closes[0]), tag) for tag in TAGS)
+    at, tag = min(((at, i) for i, (at, _) in enumerate(ends) if at >= 0), default=(-1, 0))
+    if at < 0 or outside.find(TAGS[tag].opens, 0, at) >= 0:
+        return 0
+    return at + len(TAGS[tag].closes[0])
+
+
+def _without_calls(text: str) -> str:
+    """As long as `text`."""
+    scanner = Scanner(WAYS)
+    pieces = scanner.feed(text) + scanner.close()
+    blanks = (" " * len(p.text) if isinstance(p, Found) else p.text for p in pieces)
+    return "".join(blanks)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sessiond.engine.constraint import Constraint
 from sessiond.engine.events import Delta, Ended, Progress
 from sessiond.engine.memory import Tokens
 from sessiond.engine.run import Run
@@ -32,6 +33,7 @@ class Wanted:
     ending: Ending
     logprobs: int | None = None
     shown: frozenset[int] = frozenset()
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,9 @@ class Execution:
             self._handle.cancel()
 
     async def run(self, wanted: Wanted, sink: Sink) -> Outcome:
-        """Raises EngineError. After a failed decode it goes on once from disk."""
+        """Raises EngineError, or InvalidRequest for a constraint that grew out of bounds. After a
+        failed decode it goes on once from disk.
+        """
 
         def forward(event: Progress | Delta) -> None:
             self._emitted = self._emitted or isinstance(event, Delta)
@@ -173,6 +177,7 @@ class Execution:
             end_rank=Rank.END,
             logprobs=wanted.logprobs,
             shown=wanted.shown,
+            constraint=wanted.constraint,
         )
 
     async def _complete(self, handle: RunHandle, ending: Ending) -> Ended:

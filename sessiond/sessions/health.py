@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from sessiond.engine.probe import Verdict
 from sessiond.sessions.lander import Machine
 from sessiond.sessions.prompt import PromptRenderer
+from sessiond.sessions.text import Served, Vocabulary
 from sessiond.sessions.turn import Health, Status
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What loading the model gives. `n_ctx` and `n_ctx_train` in tokens."""
+    """What loading the model gives. `n_ctx` and `n_ctx_train` in tokens. `path` is the model's
+    file, `template` its chat template, "" for none.
+    """
 
     machine: Machine
     renderer: PromptRenderer
@@ -22,6 +25,15 @@ class Loaded:
     n_ctx: int
     n_ctx_train: int
     verdict: Verdict
+    path: str = ""
+    template: str = ""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        machine, engine = self.machine, self.machine.engine
+        lines = len(engine.core.sequences)
+        served = Served(self.model, self.path, self.template, machine.limit, lines)
+        return Vocabulary(engine.model, self.renderer, served)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from sessiond.errors import LedgerError, SessionNotFound
 from sessiond.sessions.ledger import Ledger, TurnRefused
@@ -34,12 +35,12 @@ class Journal:
         """Why turns wait; None when none do."""
         return self._error
 
-    def commit(self, session: SessionRecord, turn: Turn) -> bool:
-        """Whether the turn is durable now. If not, it waits here, behind those before it."""
+    def commit(self, session: SessionRecord, *turns: Turn) -> bool:
+        """Whether the turns are durable now. If not, they wait here, behind those before them."""
         self._records[session.id] = session
-        self._waiting.append((session.id, turn))
+        self._waiting += [(session.id, turn) for turn in turns]
         self.retry()
-        return all(waiting is not turn for _, waiting in self._waiting)
+        return all(waiting is not turn for _, waiting in self._waiting for turn in turns)
 
     def retry(self) -> int:
         """Try to write what waits, in order; the number that still waits.
@@ -69,6 +70,22 @@ class Journal:
                 raise
         self._waiting = [one for one in self._waiting if one[0] != session.id]
         self._settle()
+
+    def answered(self, response: str) -> tuple[str, int] | None:
+        """As the ledger says it, also of turns that wait."""
+        for session, turn in self._waiting:
+            if turn.response_id == response:
+                return self._records[session].name, turn.number
+        return self._ledger.answered(response)
+
+    def forget_response(self, response: str) -> bool:
+        """As the ledger does, also of turns that wait."""
+        for place, (session, turn) in enumerate(self._waiting):
+            if turn.response_id == response:
+                nameless = replace(turn, response_id=None, response=None)
+                self._waiting[place] = (session, nameless)
+                return True
+        return self._ledger.forget_response(response)
 
     @property
     def _unwritable(self) -> bool:

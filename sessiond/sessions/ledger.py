@@ -41,6 +41,11 @@ _OUTLINES = text(
     "SELECT session_id, number, parent, length, prompt_tokens, cached, model, fingerprint, created"
     " FROM outline"
 )
+_ANSWERED = text(
+    "SELECT session.name, turn.number FROM turn JOIN session ON session.id = turn.session_id"
+    " WHERE turn.response_id = :id"
+)
+_FORGET = text("UPDATE turn SET response_id = NULL, response = NULL WHERE response_id = :id")
 
 
 class TurnRefused(LedgerError):
@@ -151,6 +156,17 @@ class Ledger:
             db.add(row)
             db.flush()
             db.add(stored)
+
+    def answered(self, response: str) -> tuple[str, int] | None:
+        """The session's name and the number of the turn that is known by this id."""
+        with self._transaction("read") as db:
+            row = db.connection().execute(_ANSWERED, {"id": response}).first()
+        return None if row is None else (str(row[0]), int(row[1]))
+
+    def forget_response(self, response: str) -> bool:
+        """The turn stays, without its id; False if there is none."""
+        with self._transaction("written") as db:
+            return db.connection().execute(_FORGET, {"id": response}).rowcount > 0
 
     def check_integrity(self) -> int:
         """Reads everything; the number of turns. Raises LedgerError where anything is damaged."""

@@ -19,7 +19,9 @@ from sessiond.errors import (
     Unavailable,
 )
 from sessiond.metrics import UNSAVED_TURNS
+from sessiond.sessions.ancestry import inheritance
 from sessiond.sessions.change import fields_of
+from sessiond.sessions.counting import count_tokens
 from sessiond.sessions.deletion import forget_lines, forget_stored
 from sessiond.sessions.explanation import Explanation, Explanations
 from sessiond.sessions.floor import Floor
@@ -33,6 +35,7 @@ from sessiond.sessions.rules import Rules
 from sessiond.sessions.saver import Saver
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.strangers import find_unnamed
+from sessiond.sessions.text import Vocabulary
 from sessiond.sessions.transcript import Content
 from sessiond.sessions.turn import (
     Health,
@@ -41,6 +44,7 @@ from sessiond.sessions.turn import (
     SessionChange,
     SessionSummary,
     Status,
+    StoredResponse,
     TranscriptMessage,
     TurnRequest,
     TurnSummary,
@@ -136,6 +140,16 @@ class Lifecycle:
     def model_name(self) -> str | None:
         return self._loaded.model if self._loaded else None
 
+    async def count(self, content: Content) -> int:
+        await self.ready()
+        return await count_tokens(self._workshop().renderer, content)
+
+    async def vocabulary(self) -> Vocabulary:
+        await self.ready()
+        if self._loaded is None:
+            raise Unavailable("The model is still loading.", hint="Try again later.")
+        return self._loaded.vocabulary
+
     async def open(self, request: TurnRequest) -> OpenTurn:
         self._refuse_if_draining()
         self._refuse_if_failed()
@@ -143,7 +157,8 @@ class Lifecycle:
             return OpenTurn(same.session, await same.events(), same.request.response_id)
         self._floor.check(self._waiting)
         name = request.session.name or await self._unnamed(request.content)
-        turn = TurnTask(request, name, self._workshop)
+        begun = await inheritance(self._register, self._rules, name, request)
+        turn = TurnTask(request, name, self._workshop, begun)
         self._retries.add(turn)
         try:
             if self._loaded is not None:
@@ -227,7 +242,7 @@ class Lifecycle:
                 async with machine.residency.lock:
                     await forget_lines(record, machine)
         if machine is not None:
-            await forget_stored(tree, self._register, machine)
+            await forget_stored(record, tree, self._register, machine)
 
     async def park(self, name: str) -> SessionSummary:
         async with self._alone(name, "parked") as record:
@@ -258,6 +273,12 @@ class Lifecycle:
 
     async def transcript(self, name: str) -> list[TranscriptMessage]:
         return await self._overview.transcript(self._register[name].name)
+
+    async def response(self, response: str) -> StoredResponse:
+        return await self._register.response(response)
+
+    async def forget_response(self, response: str) -> None:
+        await self._register.forget_response(response)
 
     async def verify(self) -> VerifyReport:
         await self.ready()

@@ -36,8 +36,12 @@ Part = Said | Thought | Called
 class ReplyParser(Protocol):
     """Takes a reply apart while it is written; whatever the pieces, the joined parts are the same.
 
-    One reply each. What only looks like a call, and a broken one, is said as text.
+    One reply each. What only looks like a call, and a broken one, is said as text. `opened` is the
+    mark of reasoning that the prompt ended with, "" for none.
     """
+
+    @property
+    def opened(self) -> str: ...
 
     def feed(self, text: str) -> tuple[Part, ...]:
         """What is certain by now, in order."""
@@ -50,6 +54,8 @@ class ReplyParser(Protocol):
 
 class PlainParser:
     """For raw completions: all that comes is said."""
+
+    opened = ""
 
     def feed(self, text: str) -> tuple[Part, ...]:
         return (Said(text),) if text else ()

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from sessiond.engine.constraint import Constraint
 from sessiond.engine.memory import Tokens
 from sessiond.sessions.parts import ReplyParser
-from sessiond.sessions.transcript import Chat
+from sessiond.sessions.transcript import Chat, Content
 from sessiond.sessions.turn import TurnRequest
 
 LAST_USERS = 4
@@ -33,6 +34,10 @@ class PromptRenderer(Protocol):
     @property
     def shown(self) -> frozenset[int]:
         """Control tokens that a reply cannot be read without."""
+        ...
+
+    def written(self, chat: Chat, now: datetime) -> str:
+        """As `full`, as text. Raises TemplateError."""
         ...
 
     def full(self, chat: Chat, now: datetime) -> Tokens:
@@ -72,4 +77,12 @@ class PromptRenderer(Protocol):
 
     def parser(self, chat: Chat, prompt: Tokens, request: TurnRequest) -> ReplyParser:
         """For the reply to `prompt`, which `chat` was made into."""
+        ...
+
+    def constraint(
+        self, content: Content, prompt: Tokens, request: TurnRequest
+    ) -> Constraint | None:
+        """What the reply must look like; None where it may be anything. May take tenths of a
+        second. Raises InvalidRequest.
+        """
         ...

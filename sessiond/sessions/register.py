@@ -13,14 +13,16 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sessiond.errors import Conflict, LedgerError, SessionNotFound
+from sessiond.errors import Conflict, LedgerError, SessionNotFound, Unavailable
 from sessiond.sessions.journal import Journal
 from sessiond.sessions.ledger import Ledger
 from sessiond.sessions.outline import Outline, outline
 from sessiond.sessions.pinned import KEPT as FRONTS
 from sessiond.sessions.pinned import Fronts
+from sessiond.sessions.responses import not_found, stored_response
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.tree import SessionTree, Turn
+from sessiond.sessions.turn import StoredResponse
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -38,6 +40,7 @@ class Register:
         self._ledger = ledger
         self._journal = Journal(ledger)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._closed = False
         self._records: dict[str, SessionRecord] = {}
         self._trees: OrderedDict[str, SessionTree] = OrderedDict()
         self._in_use: Counter[str] = Counter()
@@ -50,9 +53,11 @@ class Register:
         self._records = {record.name: record for record in records}
 
     async def close(self) -> None:
+        """What comes after it raises Unavailable."""
         try:
             await self._work(self._ledger.close)
         finally:
+            self._closed = True
             self._worker.shutdown()
 
     def __contains__(self, name: str) -> bool:
@@ -104,15 +109,17 @@ class Register:
 
     @asynccontextmanager
     async def opened(
-        self, name: str, new: SessionRecord
+        self, name: str, new: SessionRecord, begun: SessionTree | None = None
     ) -> AsyncGenerator[tuple[SessionRecord, SessionTree], None]:
         """A session and its tree, the same for all turns that are under way in it.
 
-        An unknown name is a session like `new`, in memory only until a turn is committed.
-        Raises LedgerError.
+        An unknown name is a session like `new` with the turns of `begun`, in memory only until a
+        turn is committed. Raises LedgerError.
         """
         with self._using(name):
             tree = await self.tree(name)
+            if begun is not None and not len(tree) and name not in self._records:
+                tree = begun
             if name in self._records:
                 yield self._records[name], self._trees.setdefault(name, tree)
             else:
@@ -134,9 +141,10 @@ class Register:
         """Raises Conflict if the name is taken, LedgerError."""
         if record.name in self._records:
             raise Conflict(f"There is a session {record.name!r} already.", param="name")
-        await self._work(lambda: self._ledger.create(record))
+        _, begun = self._unborn.get(record.name, (record, SessionTree()))
+        await self._work(lambda: self._ledger.create(record, tuple(begun)))
         self._records[record.name] = record
-        _, tree = self._unborn.get(record.name, (record, SessionTree()))
+        _, tree = self._unborn.get(record.name, (record, begun))
         self._trees[record.name] = tree
 
     async def change(self, name: str, **fields: Any) -> None:
@@ -154,6 +162,8 @@ class Register:
         turns = (await self.tree(source)).path(at)
         if record.name in self._records or record.name in self._unborn:
             raise Conflict(f"There is a session {record.name!r} already.", param="name")
+        # A response belongs to the session that gave it.
+        turns = tuple(replace(turn, response_id=None, response=None) for turn in turns)
         tree = SessionTree()
         for turn in turns:
             tree.add(turn)
@@ -200,12 +210,29 @@ class Register:
             title=known.title or record.title,
             may_compact=known.may_compact and not compacts,
         )
+        inherited = () if used.name in self._records else tuple(tree)
         tree.add(turn)
         self._records[used.name] = used
         self._trees[used.name] = tree
         self._trees.move_to_end(used.name)
         with self._using(used.name):
-            return await self._work(lambda: self._journal.commit(used, turn))
+            return await self._work(lambda: self._journal.commit(used, *inherited, turn))
+
+    async def response(self, response: str) -> StoredResponse:
+        """Raises ResponseNotFound, LedgerError."""
+        found = await self._work(lambda: self._journal.answered(response))
+        if found is None or found[0] not in self:
+            raise not_found(response)
+        name, number = found
+        tree = await self.tree(name)
+        if number not in tree:
+            raise not_found(response)
+        return stored_response(response, name, tree, number)
+
+    async def forget_response(self, response: str) -> None:
+        """Its turn stays. Raises ResponseNotFound, LedgerError."""
+        if not await self._work(lambda: self._journal.forget_response(response)):
+            raise not_found(response)
 
     async def retry(self) -> int:
         """Try again to write what waits; the number of turns that still wait."""
@@ -245,4 +272,6 @@ class Register:
         return {id_: outline(turns, now) for id_, turns in self._ledger.outlines().items()}
 
     async def _work(self, function: Callable[[], T]) -> T:
+        if self._closed:
+            raise Unavailable("sessiond is stopping.", hint="Try again in a moment.")
         return await asyncio.get_running_loop().run_in_executor(self._worker, function)

@@ -58,4 +58,4 @@ def _same(known: TurnRequest, request: TurnRequest) -> bool:
 
 
 def _asked(request: TurnRequest) -> TurnRequest:
-    return replace(request, idempotency_key=None, response_id=None)
+    return replace(request, idempotency_key=None, response_id=None, response="{}")

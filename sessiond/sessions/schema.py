@@ -96,7 +96,7 @@ class FrontRow(SQLModel, table=True):
 
 
 class TurnRow(SQLModel, table=True):
-    """Tokens are little-endian int32; `content` and `stats` are JSON."""
+    """Tokens are little-endian int32; `content`, `stats` and `response` are JSON."""
 
     __tablename__ = "turn"
 
@@ -116,6 +116,9 @@ class TurnRow(SQLModel, table=True):
     settings: str
     stats: str
     created: float
+    response_id: str | None
+    response: str | None
+    opened: str
 
 
 def _first_tables(connection: sqlite3.Connection) -> None:
@@ -174,10 +177,21 @@ def _outlines(connection: sqlite3.Connection) -> None:
     )
 
 
+def _replies(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE turn ADD COLUMN response_id TEXT")
+    connection.execute("ALTER TABLE turn ADD COLUMN response TEXT")
+    connection.execute("ALTER TABLE turn ADD COLUMN opened TEXT NOT NULL DEFAULT ''")
+    connection.execute(
+        """CREATE UNIQUE INDEX turn_response ON turn(response_id)
+            WHERE response_id IS NOT NULL"""
+    )
+
+
 MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [
     _first_tables,
     _pinned_fronts,
     _outlines,
+    _replies,
 ]
 """Each brings a file from the version that is its index to the next. Released ones never change."""
 
@@ -231,6 +245,9 @@ def turn_row(session_id: str, turn: Turn) -> TurnRow:
         settings=turn.settings,
         stats=_json(asdict(turn.stats)),
         created=turn.created,
+        response_id=turn.response_id,
+        response=None if turn.response is None else clean(turn.response),
+        opened=turn.opened,
     )
 
 
@@ -251,6 +268,9 @@ def turn_of(row: TurnRow) -> Turn:
         settings=row.settings,
         stats=_stats(json.loads(row.stats)),
         created=row.created,
+        response_id=row.response_id,
+        response=row.response,
+        opened=row.opened,
     )
 
 

@@ -31,5 +31,17 @@ class Speech:
         self._parts += parts
         return Spoken("", parts) if parts else None
 
+    @property
+    def opened(self) -> str:
+        return self._parser.opened
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return joined(self._parts)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._reasoning_tokens
+
     def finished(self, text: str, report: TurnReport) -> Finished:
-        return Finished(text, report, joined(self._parts), self._reasoning_tokens)
+        return Finished(text, report, self.parts, self._reasoning_tokens)

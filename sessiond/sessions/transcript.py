@@ -26,6 +26,8 @@ PER_MESSAGE = 20
 TITLE_LENGTH = 60
 EXACT_INTEGERS = 2**53
 _JSON_BEGINS = frozenset("{[-0123456789tfn")
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
+"""Templates teach models to write these, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +158,8 @@ def as_seen(message: Message) -> Message:
     if message.role != "assistant":
         return message
     said = visible(message.content)
-    calls = message.tool_calls or tuple(
-        ToolCall("", call.name, canonical_arguments(call.arguments)) for call in said.calls
-    )
+    written = (ToolCall("", call.name, canonical_arguments(call.arguments)) for call in said.calls)
+    calls = (*message.tool_calls, *written)
     return replace(message, content=said.text, tool_calls=calls, reasoning=None)
 
 
@@ -166,13 +167,14 @@ def digest(message: Message) -> bytes:
     """16 bytes, the same for messages that mean the same: role, content, tool calls.
 
     Ids and reasoning are left out, and so is white space around what the assistant said; calls in
-    its text count as calls. A name counts where it tells speakers apart.
+    its text count as calls, and so the order of calls does not. A name counts where it tells
+    speakers apart.
     """
     seen = as_seen(message)
     speaker = (message.name or "") if message.role in ("user", "system") else ""
     parts = [message.role, seen.content, speaker]
-    for call in seen.tool_calls:
-        parts += (call.name, *untyped(call.arguments))
+    for call in sorted((call.name, *untyped(call.arguments)) for call in seen.tool_calls):
+        parts += call
     return hash_parts(parts)
 
 
@@ -208,10 +210,11 @@ def untyped(arguments: str) -> list[str]:
 def _as_text(value: object) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
-    if value[:1] not in _JSON_BEGINS:
+    written = _PYTHON.get(value, value.strip())
+    if written[:1] not in _JSON_BEGINS:
         return value
     try:
-        return json.dumps(json.loads(canonical_arguments(value)))
+        return json.dumps(json.loads(canonical_arguments(written)))
     except (ValueError, RecursionError):
         return value
 

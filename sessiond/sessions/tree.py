@@ -16,7 +16,7 @@ import numpy as np
 
 from sessiond.engine.events import FinishReason
 from sessiond.engine.memory import Tokens, as_tokens
-from sessiond.sessions.echo import seen_until
+from sessiond.sessions.echo import reopened, seen_until
 from sessiond.sessions.transcript import Chat, Content, Message, Text, digest, tools_digest
 from sessiond.sessions.turn import LineRole, Miss, Source
 
@@ -45,7 +45,8 @@ class Turn:
     `content` has only what is new in this turn; the tools are those of the root. The turn's path
     tokens are the first `kept` of its parent's path, `prompt_tokens`, `reply_tokens`. `tokenizer`,
     `fingerprint`, `model` and `settings` are digests of what produced them. `created` is in Unix
-    seconds.
+    seconds. `response_id` is what clients that keep no history call it by, `response` is JSON of
+    what they are told again of it. `opened` is the mark of reasoning that the prompt ends with.
     """
 
     number: int
@@ -62,6 +63,14 @@ class Turn:
     settings: str
     stats: TurnStats
     created: float
+    response_id: str | None = None
+    response: str | None = None
+    opened: str = ""
+
+    @property
+    def said(self) -> Message:
+        """The reply, with the mark of reasoning that its prompt ended with."""
+        return Message("assistant", reopened(self.reply, self.opened))
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -216,7 +225,7 @@ class SessionTree:
         last = path[-1].content
         if isinstance(last, Text):
             return Text("".join(_prompt(turn) + turn.reply for turn in path))
-        said = (m for turn in path for m in (*_messages(turn), Message("assistant", turn.reply)))
+        said = (m for turn in path for m in (*_messages(turn), turn.said))
         root = path[0].content
         tools = root.tools if isinstance(root, Chat) else ()
         return Chat(tuple(said), tools, last.template_options)
@@ -344,7 +353,7 @@ class SessionTree:
         if isinstance(turn.content, Text):
             return _text_place(turn, turn.content, above, length)
         start = tools_digest(turn.content.tools) if above is None else above.answered
-        reply = Message("assistant", turn.reply)
+        reply = turn.said
         *links, answered = _extend(start, (*turn.content.messages, reply))
         said = turn.content.messages
         question = digest(said[-1]) if said else b""

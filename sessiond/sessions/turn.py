@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sessiond.engine.events import FinishReason, Logprob, Progress
 from sessiond.engine.sampling import Ending, Sampling
 from sessiond.sessions.cause import Cause
 from sessiond.sessions.explanation import Explanation
 from sessiond.sessions.parts import Part
-from sessiond.sessions.transcript import Content
+
+if TYPE_CHECKING:  # clients of these reports need no transcripts
+    from sessiond.sessions.text import Vocabulary
+from sessiond.sessions.transcript import Content, Message
 
 Source = Literal["resident", "disk", "ledger", "fork", "new"]
 LineRole = Literal["main", "side"]
@@ -28,12 +31,14 @@ class SessionRef:
     """Which session a request names.
 
     `name` None: the unnamed session whose transcript it extends, else a new one.
-    `named` says that a person chose the name (a `/s/…` path), which decides the policy.
+    `named` says that a person chose the name (a `/s/…` path), which decides the policy. `parent`
+    is the session whose agent has started this one's.
     """
 
     name: str | None = None
     named: bool = False
     agent: str | None = None
+    parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,9 @@ class TurnRequest:
 
     `policy` holds for this request instead of the session's. `compact`: it may rewrite history.
     Two with the same `idempotency_key` are one. `schema` is a JSON schema as text, which the reply
-    must follow. `raw_reasoning`: reasoning stays in what is said, as the model wrote it.
-    `response_id` finds the turn again.
+    must follow, `grammar` one of llama.cpp's (GBNF). `raw_reasoning`: reasoning stays in what is
+    said, as the model wrote it. `response_id` finds the turn again; `response` is JSON of what is
+    told then beside the reply.
     """
 
     session: SessionRef
@@ -68,8 +74,10 @@ class TurnRequest:
     idempotency_key: str | None = None
     tool_choice: ToolChoice = ToolChoice()
     schema: str | None = None
+    grammar: str | None = None
     raw_reasoning: bool = False
     response_id: str | None = None
+    response: str = "{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +222,33 @@ class TranscriptMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A turn as the response that clients of OpenAI's Responses API know by its id.
+
+    `asked` are the messages it answered, `said` is the reply as later requests have it, `output`
+    as it was shown. `fields` is what the API keeps beside these. `created` in Unix seconds.
+    """
+
+    id: str
+    session: str
+    turn: int
+    created: float
+    finish_reason: FinishReason
+    asked: tuple[Message, ...]
+    said: Message
+    tools: tuple[str, ...]
+    output: tuple[Part, ...]
+    fields: Mapping[str, Any]
+    prompt_tokens: int
+    cached_tokens: int
+    prefilled_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    source: Source
+    miss: Miss | None
+
+
+@dataclass(frozen=True, slots=True)
 class ResumeReport:
     session: str
     source: Source
@@ -292,6 +327,17 @@ class Turns(Protocol):
         """
         ...
 
+    async def count(self, content: Content) -> int:
+        """Tokens of a prompt by itself. Waits for the model, and raises as `ready` does.
+
+        Raises TemplateError.
+        """
+        ...
+
+    async def vocabulary(self) -> Vocabulary:
+        """The loaded model's. Waits for it, and raises as `ready` does."""
+        ...
+
     async def open(self, request: TurnRequest) -> OpenTurn:
         """Decide everything that needs no evaluation, then let it be streamed.
 
@@ -343,6 +389,14 @@ class Turns(Protocol):
 
     async def transcript(self, name: str) -> list[TranscriptMessage]:
         """Messages of the main line, in order."""
+        ...
+
+    async def response(self, response: str) -> StoredResponse:
+        """Raises ResponseNotFound, LedgerError."""
+        ...
+
+    async def forget_response(self, response: str) -> None:
+        """It cannot be found any more; its turn stays. Raises ResponseNotFound, LedgerError."""
         ...
 
     async def verify(self) -> VerifyReport: ...

@@ -8,7 +8,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from sessiond.engine.constraint import Constraint
 from sessiond.engine.events import Delta, Ended, Progress
+from sessiond.engine.masking import prepare
 from sessiond.engine.memory import Tokens, as_tokens
 from sessiond.engine.sampling import Ending
 from sessiond.engine.sequence import Owner
@@ -22,6 +24,7 @@ from sessiond.errors import (
     Unavailable,
 )
 from sessiond.metrics import REFUSALS, REWRITES
+from sessiond.sessions.ancestry import Inheritance
 from sessiond.sessions.boundaries import boundaries_of
 from sessiond.sessions.composition import Composer, Composition
 from sessiond.sessions.event_log import EventLog
@@ -92,17 +95,21 @@ class TurnTask:
         request: TurnRequest,
         session: str,
         workshop: Callable[[], Workshop],
+        begun: Inheritance | None = None,
     ) -> None:
         self.session = session
         self.over = False
         self.request = request
         self._workshop_of = workshop
-        self._new: SessionRecord | None = None
+        self._begun = begun
+        self._new: SessionRecord | None = begun.record if begun else None
         self._decided: _Decided | None = None
         self._log = EventLog(self._left)
         self._ahead: asyncio.Task[None] | None = None
         self._execution: Execution | None = None
         self._speech = Speech(PlainParser())
+        self._constraint: Constraint | None = None
+        self._constrained = False
         self._cancelled = False
         self._admitted = False
         self._began = time.monotonic()
@@ -145,9 +152,11 @@ class TurnTask:
     async def decide(self, shop: Workshop) -> None:
         """What needs the tokenizer but no evaluation. Raises InvalidRequest and its kin."""
         tree, record = await shop.register.tree(self.session), self._record(shop.register)
+        if self._begun is not None and record is self._new:
+            tree = self._begun.tree
         pinned = self._pinned(shop, tree, record)
         await self._tokenize_ahead(shop, tree, record, pinned)
-        self._decide(shop, tree, record, pinned)
+        await self._constrain(shop, self._decide(shop, tree, record, pinned))
 
     def refuse(self, error: BaseException) -> None:
         """It was not admitted; those that read it already are told."""
@@ -175,7 +184,8 @@ class TurnTask:
     async def _pass(self, shop: Workshop) -> None:
         if shop.floor.full and self._decided is not None:
             self._ahead = asyncio.create_task(self._read_ahead(shop, self._decided.composed.prompt))
-        opened = shop.register.opened(self.session, self._record(shop.register))
+        begun = self._begun.tree if self._begun else None
+        opened = shop.register.opened(self.session, self._record(shop.register), begun)
         async with opened as (record, tree), shop.floor.line(named=self._is_named):
             self._admitted = True
             if self._cancelled:
@@ -201,6 +211,7 @@ class TurnTask:
         number: int,
     ) -> None:
         shop.machine.saver.active()
+        await self._constrain(shop, decided)
         wanted = self._wanted(shop, decided)
         execution = self._execution = self._prepare(shop, tree, decided, record, number)
         outcome = await execution.run(wanted, self._emit)
@@ -321,7 +332,24 @@ class TurnTask:
         if isinstance(decided.content, Chat):
             parser = shop.renderer.parser(decided.content, composed.prompt, request)
             self._speech, shown = Speech(parser), shop.renderer.shown
-        return Wanted(request.sampling, self._ending(shop, composed), request.logprobs, shown)
+        ending = self._ending(shop, composed)
+        return Wanted(request.sampling, ending, request.logprobs, shown, self._constraint)
+
+    async def _constrain(self, shop: Workshop, decided: _Decided) -> None:
+        """Once; what takes long is off the event loop. Raises InvalidRequest."""
+        request = self.request
+        free = request.tool_choice.mode != "required" and not request.schema and not request.grammar
+        if self._constrained or free:
+            return
+        prompt, model = decided.composed.prompt, shop.machine.engine.model
+
+        def made() -> Constraint | None:
+            wanted = shop.renderer.constraint(decided.content, prompt, request)
+            if wanted is not None:
+                prepare(model, wanted)
+            return wanted
+
+        self._constraint, self._constrained = await asyncio.to_thread(made), True
 
     def _ending(self, shop: Workshop, composed: Composition) -> Ending:
         room = max(1, shop.machine.limit - len(composed.prompt))
@@ -362,8 +390,9 @@ class TurnTask:
         self._log.add(self._speech.finished(ended.text, report))
 
     def _answered(self, turn: Turn) -> Turn:
-        """To be found again by the id of the response that it was to the client."""
+        """As the client was told of it: to be found again by the id of the response it was."""
         asked, speech = self.request, self._speech
+        turn = replace(turn, opened=speech.opened)
         if asked.response_id is None:
             return turn
         told = sealed(asked.response, speech.parts, speech.reasoning_tokens)
@@ -411,6 +440,8 @@ def check_length(tokens: int, limit: int, content: Content) -> None:
     if tokens > limit:
         raise ContextLengthExceeded(
             f"The prompt has {tokens} tokens, and a line can have {limit}.",
+            tokens=tokens,
+            limit=limit,
             hint="Start a new chat, let the agent compact, or set a larger model.n_ctx.",
             param=param,
         )

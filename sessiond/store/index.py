@@ -7,58 +7,53 @@ database fails, StoreFull when its disk is full.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Select,
-    bindparam,
     delete,
     func,
     insert,
-    literal,
     select,
     update,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from sessiond.errors import StoreFailed, StoreFull
 from sessiond.store import receipt
-from sessiond.store.chain import BLOCK_TOKENS, Kind
+from sessiond.store.chain import Kind
 from sessiond.store.database import BROKEN, open_database
 from sessiond.store.envelope import Identity
 from sessiond.store.found import State, Totals
 from sessiond.store.quota import Candidate
 from sessiond.store.row import Entry, Record, row_of
+from sessiond.store.siblings import Families, Siblings
+from sessiond.store.statements import (
+    BY_KEY,
+    COLUMNS,
+    PREFIXES,
+    PRESENT,
+    all_candidates,
+    chunks,
+    record_of,
+)
 
 TOMBSTONES = 10_000
 """More are dropped, the oldest first, at the latest after `_SLACK` further ones."""
 
+FEW = 16
+"""Siblings whose rows are read at once: the answer is most often among the first."""
+
 _SLACK = 500
-_CHUNK = 500
 _LATEST = 256
 _LARGE = 256 << 20
 """Bytes of an index that is not read through after a crash: SQLite recovers by itself."""
-_PRESENT = col(Entry.state) == State.PRESENT
-_RECORD = (
-    col(Entry.kind),
-    col(Entry.fingerprint),
-    col(Entry.owner),
-    col(Entry.key),
-    col(Entry.parent),
-    col(Entry.start),
-    col(Entry.tokens),
-    col(Entry.state),
-    col(Entry.size),
-)
-_BY_KEY = select(*_RECORD).where(col(Entry.key) == bindparam("wanted"))
-_PREFIXES = select(func.substr(col(Entry.key), 1, 2)).distinct()
 
 
 class Index:
@@ -69,6 +64,7 @@ class Index:
         """
         self._path = path
         self._buried = _SLACK
+        self._families = Families()
         doubtful = receipt.take_doubt(path)
         self.totals_then = None if doubtful else receipt.take(path)
         believed = not doubtful and (self.totals_then is not None or _is_large(path))
@@ -98,19 +94,33 @@ class Index:
 
     def get(self, key: str) -> Record | None:
         with self._reading() as connection:
-            row = connection.execute(_BY_KEY, {"wanted": key}).one_or_none()
-        return None if row is None else _record(row)
+            row = connection.execute(BY_KEY, {"wanted": key}).one_or_none()
+        return None if row is None else record_of(row)
 
     def records(self, keys: Collection[str]) -> dict[str, Record]:
         """Rows of any state, by key."""
         return {r.key: r for r in self._select(col(Entry.key), keys)}
 
-    def children(self, parent: str) -> list[tuple[str, bytes]]:
-        """Keys and tokens of the blocks of any state after `parent`. They may be very many."""
+    def siblings(self, parent: str) -> Siblings:
+        """The blocks of any state after `parent`; some may have been forgotten since."""
+        return self._families.of(parent, lambda: self._children(parent))
+
+    def _children(self, parent: str) -> list[tuple[str, bytes]]:
         after = (col(Entry.parent) == parent) & (col(Entry.kind) == Kind.BLOCK)
         with self._reading() as connection:
             found = connection.execute(select(col(Entry.key), col(Entry.tokens)).where(after))
             return [(key, tokens) for key, tokens in found]
+
+    def counts(self, parents: Collection[str], kinds: Collection[Kind]) -> dict[str, int]:
+        """How many of any state there are after each of `parents`; only those with any."""
+        found: dict[str, int] = {}
+        with self._reading() as connection:
+            for chunk in chunks(parents):
+                after = col(Entry.parent).in_(chunk) & col(Entry.kind).in_(kinds)
+                wanted = select(col(Entry.parent), func.count()).where(after)
+                rows = connection.execute(wanted.group_by(col(Entry.parent)))
+                found |= {parent: count for parent, count in rows}
+        return found
 
     def snapshots(self, parents: Collection[str], limit: int) -> list[Record]:
         """Snapshots of any state after one of `parents`, at positions up to `limit`."""
@@ -119,26 +129,28 @@ class Index:
 
     def extends(self, parent: str, tokens: bytes) -> bool:
         """Whether a stored block after `parent` begins with `tokens`."""
-        start = func.substr(col(Entry.tokens), 1, len(tokens))
-        return bool(self._siblings(parent, start == tokens, 1))
+        keys = self.siblings(parent).extending(tokens)
+        while some := list(islice(keys, FEW)):
+            if any(record.present for record in self.records(some).values()):
+                return True
+        return False
 
     def beginnings(self, parent: str, tokens: bytes) -> list[str]:
         """Keys of the partial blocks after `parent` that `tokens` begins with and goes beyond."""
-        start = func.substr(literal(tokens), 1, func.length(col(Entry.tokens)))
-        partial = col(Entry.length) < min(BLOCK_TOKENS, len(tokens) // 4)
-        return self._siblings(parent, partial & (start == col(Entry.tokens)), None)
+        found = self.records(self.siblings(parent).beginning(tokens)).values()
+        return [record.key for record in found if record.present]
 
     def after(self, key: str, limit: int) -> list[Record]:
         """Up to `limit` rows of any state with a greater key, in order: pages for reading all."""
-        wanted = select(*_RECORD).where(col(Entry.key) > key)
+        wanted = select(*COLUMNS).where(col(Entry.key) > key)
         with self._reading() as connection:
             rows = connection.execute(wanted.order_by(col(Entry.key)).limit(limit)).all()
-        return [_record(row) for row in rows]
+        return [record_of(row) for row in rows]
 
     def prefixes(self) -> set[str]:
         """The first two digits of all keys, each once."""
         with self._reading() as connection:
-            return set(connection.execute(_PREFIXES).scalars())
+            return set(connection.execute(PREFIXES).scalars())
 
     def sizes(self, kinds: Collection[Kind], prefix: str) -> dict[str, int]:
         """File sizes of what is present, by key, of keys that begin with two hexadecimal digits."""
@@ -150,7 +162,7 @@ class Index:
 
     def oldest(self, limit: int) -> list[Candidate]:
         """The `limit` least recently used present states."""
-        wanted = self._candidates().order_by(col(Entry.last_used), col(Entry.key)).limit(limit)
+        wanted = all_candidates().order_by(col(Entry.last_used), col(Entry.key)).limit(limit)
         with self._reading() as connection:
             return [Candidate(*row) for row in connection.execute(wanted)]
 
@@ -158,15 +170,15 @@ class Index:
         """Those of `keys` that are present."""
         found: list[Candidate] = []
         with self._reading() as connection:
-            for chunk in _chunks(keys):
-                wanted = self._candidates().where(col(Entry.key).in_(chunk))
+            for chunk in chunks(keys):
+                wanted = all_candidates().where(col(Entry.key).in_(chunk))
                 found += [Candidate(*row) for row in connection.execute(wanted)]
         return found
 
     def totals(self) -> Totals:
         wanted = (
             select(col(Entry.kind), func.count(), func.sum(col(Entry.size)))
-            .where(_PRESENT)
+            .where(PRESENT)
             .group_by(col(Entry.kind))
         )
         with self._reading() as connection:
@@ -179,7 +191,7 @@ class Index:
         """Bytes of the largest file among those used last, 0 where there is none."""
         latest = (
             select(col(Entry.size), col(Entry.kind), col(Entry.fingerprint))
-            .where(_PRESENT)
+            .where(PRESENT)
             .order_by(col(Entry.last_used).desc())
             .limit(_LATEST)
             .subquery()
@@ -191,12 +203,12 @@ class Index:
 
     def tombstones(self) -> int:
         with self._reading() as connection:
-            wanted = select(func.count()).select_from(Entry).where(~_PRESENT)
+            wanted = select(func.count()).select_from(Entry).where(~PRESENT)
             return int(connection.execute(wanted).scalar_one())
 
     def last_tick(self) -> int:
         with self._reading() as connection:
-            wanted = select(func.max(col(Entry.last_used))).where(_PRESENT)
+            wanted = select(func.max(col(Entry.last_used))).where(PRESENT)
             return connection.execute(wanted).scalar() or 0
 
     def add(self, identity: Identity, size: int, tick: int) -> None:
@@ -204,55 +216,40 @@ class Index:
         with self._writing() as connection:
             row = row_of(identity, size, tick)
             connection.execute(insert(Entry).prefix_with("OR REPLACE").values(row))
+        if identity.kind is Kind.BLOCK:
+            self._families.added(identity.parent, identity.key, identity.tokens)
 
     def remove(self, keys: Collection[str]) -> None:
         """Without a trace."""
         with self._writing() as connection:
-            for chunk in _chunks(keys):
+            for chunk in chunks(keys):
                 connection.execute(delete(Entry).where(col(Entry.key).in_(chunk)))
+        self._families.removed(keys)
 
     def touch(self, keys: Collection[str], tick: int) -> None:
         with self._writing() as connection:
-            for chunk in _chunks(keys):
-                wanted = update(Entry).where(col(Entry.key).in_(chunk), _PRESENT)
+            for chunk in chunks(keys):
+                wanted = update(Entry).where(col(Entry.key).in_(chunk), PRESENT)
                 connection.execute(wanted.values(last_used=tick))
 
     def bury(self, keys: Collection[str], state: State, tick: int) -> None:
         """Makes tombstones of present rows; `tick` is the time of death."""
         with self._writing() as connection:
-            for chunk in _chunks(keys):
-                wanted = update(Entry).where(col(Entry.key).in_(chunk), _PRESENT)
+            for chunk in chunks(keys):
+                wanted = update(Entry).where(col(Entry.key).in_(chunk), PRESENT)
                 connection.execute(wanted.values(state=str(state), last_used=tick))
             self._buried += len(keys)
             if self._buried >= _SLACK:
                 _drop_old_tombstones(connection)
                 self._buried = 0
 
-    def _siblings(self, parent: str, wanted: ColumnElement[bool], limit: int | None) -> list[str]:
-        after = (col(Entry.parent) == parent) & (col(Entry.kind) == Kind.BLOCK)
-        found = select(col(Entry.key)).where(after, _PRESENT, wanted).limit(limit)
-        with self._reading() as connection:
-            return list(connection.execute(found).scalars())
-
     def _select(
         self, column: Any, values: Collection[str], *where: ColumnElement[bool]
     ) -> Iterator[Record]:
         with self._reading() as connection:
-            for chunk in _chunks(values):
-                wanted = select(*_RECORD).where(column.in_(chunk), *where)
-                yield from [_record(row) for row in connection.execute(wanted)]
-
-    @staticmethod
-    def _candidates() -> Select[Any]:
-        child = aliased(Entry)
-        children = (
-            select(func.count())
-            .select_from(child)
-            .where(col(child.parent) == col(Entry.key), col(child.state) == State.PRESENT)
-            .scalar_subquery()
-        )
-        columns = (col(Entry.key), col(Entry.parent), col(Entry.size), col(Entry.last_used))
-        return select(*columns, children).where(_PRESENT)
+            for chunk in chunks(values):
+                wanted = select(*COLUMNS).where(column.in_(chunk), *where)
+                yield from [record_of(row) for row in connection.execute(wanted)]
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
@@ -286,21 +283,9 @@ def _is_large(path: Path) -> bool:
 def _drop_old_tombstones(connection: Connection) -> None:
     kept = (
         select(col(Entry.key))
-        .where(~_PRESENT)
+        .where(~PRESENT)
         .order_by(col(Entry.last_used).desc())
         .limit(-1)
         .offset(TOMBSTONES)
     )
     connection.execute(delete(Entry).where(col(Entry.key).in_(kept)))
-
-
-def _chunks(keys: Collection[str]) -> Iterator[Sequence[str]]:
-    listed = list(keys)
-    for at in range(0, len(listed), _CHUNK):
-        yield listed[at : at + _CHUNK]
-
-
-def _record(row: Any) -> Record:
-    kind, fingerprint, owner, key, parent, start, tokens, state, size = row
-    identity = Identity(Kind(kind), fingerprint, owner, key, parent, start, tokens)
-    return Record(identity, State(state), size)

@@ -1,21 +1,23 @@
 """Finds the stored state of a prefix.
 
-One SQL statement for its full blocks, two for its tail, one for its snapshots, however long it is.
+One SQL statement for its full blocks, two for its tail, two for its snapshots, however long it is.
+What many other lines have after the same blocks is passed over.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import islice
 
 from sessiond.engine.memory import Tokens
-from sessiond.store.chain import BLOCK_TOKENS, token_bytes, tokens_of
+from sessiond.store.chain import BLOCK_TOKENS, Kind, snapshot_key, token_bytes
 from sessiond.store.found import Lost, Stored, StoredBlock, StoredSnapshot
 from sessiond.store.row import Record
+from sessiond.store.siblings import FEW
 from sessiond.store.vault import Vault
+
+_SNAPSHOTS = (Kind.SNAPSHOT, Kind.WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,11 @@ def _tail(vault: Vault, parent: str, tokens: Tokens, start: int) -> _Tail:
     rest, lost = tokens[start : start + BLOCK_TOKENS], None
     if not len(rest):
         return _Tail()
-    usable = _usable(vault.index.children(parent), rest)
+    usable: dict[str, int] = {}
     gone: list[Record] = []
-    for keys in _growing(sorted(usable, key=lambda key: (-usable[key], key))):
-        children = vault.settle(vault.index.records(keys).values())
+    for some in _growing(vault.index.siblings(parent).nearest(token_bytes(rest))):
+        usable |= some
+        children = vault.settle(vault.index.records(some).values())
         block = _best([r for r in children if r.present], usable)
         covered = usable[block.key] if block else 0
         gone += [r for r in children if not r.present and usable[r.key] > covered]
@@ -76,27 +79,12 @@ def _tail(vault: Vault, parent: str, tokens: Tokens, start: int) -> _Tail:
     return _Tail(None, lost)
 
 
-def _growing(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+def _growing(nearest: Iterator[tuple[str, int]]) -> Iterator[dict[str, int]]:
     """A few first: most often the answer is among them."""
-    at, count = 0, 16
-    while at < len(keys):
-        yield keys[at : at + count]
-        at, count = at + count, 4 * count
-
-
-def _usable(children: Iterable[tuple[str, bytes]], rest: Tokens) -> dict[str, int]:
-    """How many tokens of `rest` each child begins with, by key; only those with any."""
-    by_length: dict[int, list[tuple[str, bytes]]] = defaultdict(list)
-    for key, raw in children:
-        by_length[len(raw) // 4].append((key, raw))
-    usable: dict[str, int] = {}
-    for length, alike in by_length.items():
-        n = min(length, len(rest))
-        rows = tokens_of(b"".join(raw for _, raw in alike)).reshape(len(alike), length)
-        differs = rows[:, :n] != rest[:n]
-        counts = np.where(differs.any(axis=1), differs.argmax(axis=1), n)
-        usable |= {key: int(c) for (key, _), c in zip(alike, counts, strict=True) if c}
-    return usable
+    count = 16
+    while some := dict(islice(nearest, count)):
+        yield some
+        count *= 4
 
 
 def _partly(record: Record, usable: int) -> StoredBlock:
@@ -115,5 +103,16 @@ def _snapshots(vault: Vault, path: Sequence[str], tokens: Tokens) -> list[Record
         identity = record.identity
         return identity.tokens == token_bytes(tokens[identity.start : identity.position])
 
-    rows = vault.index.snapshots(path, len(tokens))
+    crowded = vault.index.counts(path, _SNAPSHOTS)
+    crowded = {parent: count for parent, count in crowded.items() if count > FEW}
+    rows = vault.index.snapshots([p for p in path if p not in crowded], len(tokens))
+    for start, parent in zip(range(0, len(tokens) + 1, BLOCK_TOKENS), path, strict=True):
+        if parent in crowded:
+            rows += vault.index.records(_possible(parent, tokens[start:])).values()
     return sorted(filter(matches, rows), key=lambda r: (r.identity.position, r.key))
+
+
+def _possible(parent: str, rest: Tokens) -> list[str]:
+    """Keys of all snapshots there can be of a line in the block after `parent`."""
+    lengths = range(min(len(rest) + 1, BLOCK_TOKENS))
+    return [snapshot_key(kind, parent, rest[:length]) for kind in _SNAPSHOTS for length in lengths]

@@ -6,7 +6,7 @@ Everything in it can be computed again, so anything doubtful is refused, explain
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -33,6 +33,7 @@ from sessiond.store.found import Reconciled, Stored, StoreVerify, Usage
 from sessiond.store.lookup import find
 from sessiond.store.readahead import AHEAD, read_ahead
 from sessiond.store.row import Record
+from sessiond.store.sharing import shared
 from sessiond.store.vault import Vault
 
 _READERS = 2
@@ -83,6 +84,14 @@ class Store:
         path = chain_keys(self._root, tokens)
         with self._vault.lock:
             return find(self._vault, path, tokens)
+
+    @_usable()
+    def shared(self, lines: Sequence[Tokens]) -> int:
+        """How many tokens of the first of `lines` any other line begins with, as far as its blocks
+        say that are stored."""
+        path, own = chain_keys(self._root, lines[0]), [token_bytes(line) for line in lines]
+        with self._vault.lock:
+            return shared(self._vault.index, path, own)
 
     def touch(self, keys: Collection[str]) -> None:
         """These were just used."""

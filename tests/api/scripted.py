@@ -7,10 +7,16 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 
+from sessiond.chat.renderer import TemplateRenderer
+from sessiond.chat.template import ChatTemplate
 from sessiond.engine.events import Logprob, Progress, TokenLogprob
+from sessiond.engine.fake import CHATML, FakeModel
 from sessiond.errors import Conflict, NotFound, SessionNotFound
 from sessiond.sessions.explanation import Explanation
 from sessiond.sessions.parts import Called, Part, Said, joined
+from sessiond.sessions.responses import not_found
+from sessiond.sessions.text import Served, Vocabulary
+from sessiond.sessions.transcript import Content
 from sessiond.sessions.turn import (
     Finished,
     Health,
@@ -19,6 +25,7 @@ from sessiond.sessions.turn import (
     SessionChange,
     SessionSummary,
     Spoken,
+    StoredResponse,
     TranscriptMessage,
     TurnEvent,
     TurnReport,
@@ -82,7 +89,9 @@ class ScriptedTurns:
     late_fault: Exception | None = None
     unended: bool = False
     requests: list[TurnRequest] = field(default_factory=list)
+    counted: list[Content] = field(default_factory=list)
     sessions: dict[str, SessionSummary] = field(default_factory=dict)
+    stored: dict[str, StoredResponse] = field(default_factory=dict)
     explanations: tuple[Explanation, ...] = ()
     started: int = 0
     pulled: int = 0
@@ -99,6 +108,17 @@ class ScriptedTurns:
 
     async def ready(self) -> None:
         self._fail()
+
+    async def count(self, content: Content) -> int:
+        self._fail()
+        self.counted.append(content)
+        return 42
+
+    async def vocabulary(self) -> Vocabulary:
+        self._fail()
+        model = FakeModel(name="scripted", n_ctx_train=4096)
+        renderer = TemplateRenderer(model, ChatTemplate(CHATML))
+        return Vocabulary(model, renderer, Served("scripted", "/m/s.gguf", CHATML, 4096, 4))
 
     async def open(self, request: TurnRequest) -> OpenTurn:
         self.requests.append(request)
@@ -206,6 +226,16 @@ class ScriptedTurns:
     async def transcript(self, name: str) -> list[TranscriptMessage]:
         await self.summary(name)
         return [TranscriptMessage(1, "user", "grüß dich")]
+
+    async def response(self, response: str) -> StoredResponse:
+        self._fail()
+        if response not in self.stored:
+            raise not_found(response)
+        return self.stored[response]
+
+    async def forget_response(self, response: str) -> None:
+        await self.response(response)
+        del self.stored[response]
 
     async def verify(self) -> VerifyReport:
         self._fail()

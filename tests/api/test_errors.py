@@ -17,7 +17,11 @@ from tests.api.serving import served
 CHAT: dict[str, object] = {"messages": [{"role": "user", "content": "CANARY"}]}
 FAULTS: list[tuple[Exception, int, str]] = [
     (errors.InvalidRequest("Bad.", param="messages"), 400, "invalid_request"),
-    (errors.ContextLengthExceeded("9 tokens > 8."), 400, "context_length_exceeded"),
+    (
+        errors.ContextLengthExceeded("9 tokens > 8.", tokens=9, limit=8),
+        400,
+        "context_length_exceeded",
+    ),
     (errors.TemplateError("No template."), 400, "chat_template_failed"),
     (errors.SessionNotFound("No such session."), 404, "session_not_found"),
     (errors.Conflict("Busy."), 409, "conflict"),
@@ -35,12 +39,12 @@ def routes() -> list[tuple[str, str]]:
     """Every route that asks Turns for something, as (method, path)."""
     paths = create_app(ScriptedTurns(), ApiConfig()).openapi()["paths"]
     found = [
-        (method.upper(), path.replace("{session}", "s").replace("{name}", "n"))
+        (method.upper(), path.format(session="s", name="n", response="resp_1", model="m"))
         for path, methods in paths.items()
         for method in methods
-        if not path.endswith(("/health", "/metrics"))
+        if not path.endswith(("/health", "/metrics")) and "/messages" not in path and path != "/"
     ]
-    assert len(found) == 2 * 16
+    assert len(found) == 2 * 25
     return found
 
 
@@ -49,6 +53,14 @@ def body_for(method: str, path: str) -> dict[str, object] | None:
         return CHAT
     if path.endswith("completions"):
         return {"prompt": "CANARY"}
+    if path.endswith("/responses"):
+        return {"input": "CANARY"}
+    if path.endswith("/tokenize"):
+        return {"content": "CANARY"}
+    if path.endswith("/detokenize"):
+        return {"tokens": [1]}
+    if path.endswith("/apply-template"):
+        return CHAT
     if path.endswith(("sessions", "/fork")) and method == "POST":
         return {"name": "n"}
     return {"policy": "fork"} if method == "PATCH" else None
@@ -58,7 +70,8 @@ def shaped(response: httpx.Response) -> dict[str, str]:
     assert response.headers["content-type"] == "application/json"
     assert set(response.json()) == {"error"}
     error: dict[str, str] = response.json()["error"]
-    assert set(error) == {"message", "type", "code", "param"}
+    overflow = {"n_prompt_tokens", "n_ctx"} if error["code"] == "context_length_exceeded" else set()
+    assert set(error) == {"message", "type", "code", "param"} | overflow
     return error
 
 

@@ -63,7 +63,7 @@ def test_each_sign_alone_names_the_session_under_auto_policy(
         (
             {**CLAUDE, "x-claude-code-agent-id": "a7"},
             {},
-            SessionRef("work:c1:a7", False, "claude"),
+            SessionRef("work:c1:a7", False, "claude", "work:c1"),
         ),
         ({}, {"metadata": {"user_id": LEGACY}}, SessionRef("work:0f3c-11", False, "claude")),
         ({"thread-id": "t", "session-id": "t"}, {}, SessionRef("work:t", False, "codex")),
@@ -94,6 +94,61 @@ def test_a_path_is_a_persons_name_unless_the_agent_has_an_id_of_its_own(
 )
 def test_sub_agents_are_grouped_with_their_root(headers: dict[str, str], name: str) -> None:
     assert identify(None, {}, headers).name == name
+
+
+AGENT = {**CLAUDE, "x-claude-code-agent-id": "a"}
+CODEX = {"thread-id": "sub", "session-id": "t"}
+OPENCODE = {"x-session-affinity": "s", "x-parent-session-id": "p"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "name", "parent"),
+    [
+        (CLAUDE, "c1", None),
+        (AGENT, "c1:a", "c1"),
+        ({**AGENT, "x-claude-code-parent-agent-id": "b"}, "c1:a", "c1:b"),
+        ({**AGENT, "x-claude-code-parent-agent-id": "a"}, "c1:a", None),
+        ({"thread-id": "t", "session-id": "t"}, "t", None),
+        (CODEX, "t:sub", "t"),
+        ({**CODEX, "x-codex-parent-thread-id": "t"}, "t:sub", "t"),
+        ({**CODEX, "x-codex-parent-thread-id": "other"}, "t:sub", "t:other"),
+        ({"x-session-affinity": "s"}, "s", None),
+        (OPENCODE, "p:s", "p"),
+        ({**OPENCODE, "x-session-id": "s"}, "s", "p"),
+        ({"x-session-id": "s", "x-parent-session-id": " "}, "s", None),
+        ({"x-session-id": "s", "x-parent-session-id": "s"}, "s", None),
+        ({"x-session-id": "s", "x-parent-session-id": "a/b"}, "s", "a_b~c14cddc033f6"),
+        ({"x-conversation-id": "v", "x-parent-session-id": "p"}, "v", None),
+    ],
+)
+def test_a_sub_agent_names_whose_it_is(
+    headers: dict[str, str], name: str, parent: str | None
+) -> None:
+    ref = identify(None, {}, headers)
+    assert (ref.name, ref.parent) == (name, parent)
+
+
+@pytest.mark.parametrize(
+    ("headers", "name", "parent"),
+    [
+        (AGENT, "work:c1:a", "work:c1"),
+        (CODEX, "work:t:sub", "work:t"),
+        (OPENCODE, "work:p:s", "work:p"),
+        ({"x-session-id": "s", "x-parent-session-id": "p"}, "work", None),
+    ],
+)
+def test_below_a_path_the_parent_is_below_it_too(
+    headers: dict[str, str], name: str, parent: str | None
+) -> None:
+    ref = identify("work", {}, headers)
+    assert (ref.name, ref.parent) == (name, parent)
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_any_parents_id_makes_a_valid_name(agents_id: str, parents: str) -> None:
+    headers = {"x-session-affinity": agents_id, "x-parent-session-id": parents}
+    ref = identify("p", {}, headers)
+    assert ref.parent is None or session_name(ref.parent, param="name") == ref.parent
 
 
 def test_without_a_sign_the_request_names_no_session() -> None:

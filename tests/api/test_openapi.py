@@ -54,7 +54,7 @@ def test_everything_of_v1_is_also_below_a_session(
     paths = client.get("/openapi.json").json()["paths"]
     plain = {path.removeprefix("/v1") for path in paths if path.startswith("/v1/")}
     below = {
-        path.removeprefix("/s/{session}/v1") for path in paths if path.startswith("/s/{session}")
+        path.removeprefix("/s/{session}/v1") for path in paths if path.startswith("/s/{session}/v1")
     }
     assert plain == below
     assert {"/chat/completions", "/completions", "/models", "/health", "/verify"} <= plain

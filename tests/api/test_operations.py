@@ -34,7 +34,7 @@ def test_metrics_are_prometheus_text(client: httpx.Client, turns: ScriptedTurns)
 def test_models_lists_the_one_with_its_context(sdk: openai.OpenAI, turns: ScriptedTurns) -> None:
     (model,) = sdk.models.list().data
     assert (model.id, model.owned_by) == ("scripted", "sessiond")
-    assert model.model_dump()["meta"] == {"n_ctx": 8192, "n_ctx_train": 4096}
+    assert model.model_dump()["meta"] == {"n_ctx": 4096, "n_ctx_train": 4096}
 
 
 def test_verify_reports_and_says_whether_all_is_well(

@@ -167,7 +167,7 @@ def test_unknown_fields_are_normal_and_known_ones_arrive(
             Message("tool", "ok", tool_call_id="c"),
         ),
         ('{"type":"function","function":{"name":"ls","strict":true}}',),
-        (("enable_thinking", False),),
+        (("enable_thinking", False), ("reasoning_effort", "high")),
     )
     assert request.sampling == Sampling(temperature=0, top_k=0, seed=5, logit_bias=((12, -100.0),))
     assert request.ending == Ending(7, ("END",), True)

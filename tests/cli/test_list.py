@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Cli
+from sessiond.cli.listing import SHOWN
+from tests.cli.conftest import ROOT, Cli
 from tests.cli.fake_daemon import Daemon, serving, session
 
 LONG = "home:8f3c9a4e-1111-2222-3333-123456789abc"
@@ -71,6 +74,39 @@ def test_the_title_and_phrase_share_a_terminal(cli: Cli, daemon: Daemon) -> None
         terminal.finish()
     assert "a title of many words" in terminal.screen
     assert "…" in terminal.screen
+
+
+def test_a_terminal_gets_those_used_last_and_a_pipe_gets_all(cli: Cli, daemon: Daemon) -> None:
+    now = time.time()
+    give(daemon, *(session(f"s{n}", last_used=now - n) for n in range(SHOWN + 1_000)))
+    with cli.terminal("list", NO_COLOR="1") as terminal:
+        assert terminal.finish() == 0
+    lines = terminal.lines()
+    assert [line.split()[0] for line in lines[1 : SHOWN + 1]] == [f"s{n}" for n in range(SHOWN)]
+    assert "… and 1,000 more: sessiond list --all" in lines[SHOWN + 1]
+    with cli.terminal("list", "--all", NO_COLOR="1") as terminal:
+        assert terminal.finish() == 0
+    assert len(terminal.lines()) == len(cli.quick("list").out.splitlines()) == 1 + SHOWN + 1_000
+    assert len(cli.quick("list", "--json").json["sessions"]) == SHOWN + 1_000
+
+
+def test_a_pipe_costs_no_import_of_what_a_terminal_needs(cli: Cli, daemon: Daemon) -> None:
+    give(daemon, session(state="resident"), session("other", reason="model changed"))
+    script = (
+        "import sys; from sessiond.cli.main import app; app(['list']);"
+        "print([m for m in sys.argv[1:] if sys.modules.get(m)])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "rich", "pygments", "click", "httpx._main", "numpy"],
+        cwd=ROOT,
+        env=cli.env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "other" in ran.stdout
+    assert ran.stdout.endswith("\n[]\n")
 
 
 def test_json_is_one_document_with_the_keys_of_the_contract(cli: Cli, daemon: Daemon) -> None:

@@ -38,7 +38,7 @@ def test_without_a_command_there_is_help(cli: Cli) -> None:
     ran = cli()
     assert ran.code == 0
     shown = ("serve", "list", "show", "resume", "new", "set", "fork", "park", "rm", "explain")
-    for command in (*shown, "verify", "top", "version"):
+    for command in (*shown, "env", "verify", "top", "version"):
         assert f"  {command} " in ran.out
     for alias in ("ls", "why"):
         assert f"  {alias} " not in ran.out
@@ -46,7 +46,7 @@ def test_without_a_command_there_is_help(cli: Cli) -> None:
 
 
 def test_every_command_explains_itself(cli: Cli) -> None:
-    for command in ("show", "resume", "set", "fork", "explain", "why", "verify", "top"):
+    for command in ("show", "resume", "set", "fork", "explain", "why", "env", "verify", "top"):
         ran = cli.quick(command, "--help")
         assert ran.code == 0
         assert "--json" in ran.out

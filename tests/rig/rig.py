@@ -162,6 +162,11 @@ class Daemon:
         count: int = self.context._context.evaluated  # type: ignore[attr-defined]
         return count
 
+    @property
+    def _rows(self) -> list[np.ndarray]:
+        """None yet while the model loads."""
+        return self.context.rows if hasattr(self, "context") else []
+
     async def open(
         self,
         session: str | None,
@@ -176,13 +181,14 @@ class Daemon:
         tools: Sequence[dict[str, Any]] = (),
         policy: str | None = None,
         compact: bool = False,
+        parent: str | None = None,
     ) -> OpenTurn:
         """One turn, admitted. A string is a raw completion."""
         content: Content = (
             Text(messages) if isinstance(messages, str) else read_chat(list(messages), list(tools))
         )
         request = TurnRequest(
-            SessionRef(session, named=named and session is not None),
+            SessionRef(session, named=named and session is not None, parent=parent),
             content,
             sampling,
             Ending(max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos),
@@ -206,6 +212,7 @@ class Daemon:
         policy: str | None = None,
         compact: bool = False,
         ignore_eos: bool = False,
+        parent: str | None = None,
     ) -> Reply:
         """One turn to its end. A string is a raw completion."""
         opened = await self.open(
@@ -220,14 +227,15 @@ class Daemon:
             policy=policy,
             compact=compact,
             ignore_eos=ignore_eos,
+            parent=parent,
         )
-        before = len(self.context.rows)
+        before = len(self._rows)
         finished: Finished | None = None
         async for event in opened.events:
             if isinstance(event, Finished):
                 finished = event
         assert finished is not None, "the turn did not finish"
-        return Reply(finished.text, finished.report, self.context.rows[before:])
+        return Reply(finished.text, finished.report, self._rows[before:])
 
     async def _load(self) -> Loaded:
         rig = self._rig

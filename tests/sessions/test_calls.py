@@ -72,11 +72,12 @@ def test_values_without_a_type_are_what_the_schema_makes_of_them(
     assert said(f"<tool_call><function=read>{raw}</function></tool_call>") == parsed(arguments)
 
 
-def test_what_is_said_beside_calls_counts_and_calls_keep_their_order() -> None:
+def test_what_is_said_beside_calls_counts_and_their_order_does_not() -> None:
+    """Calls in the text cannot be told from calls that were taken out of it, before or behind."""
     one, other = (f'<tool_call>{{"name": "{n}", "arguments": {{}}}}</tool_call>' for n in "ab")
     assert visible(f"Now.\n{one}\n{other}").text == "Now."
     assert [call.name for call in visible(one + other).calls] == ["a", "b"]
-    assert said(one + other) != said(other + one)
+    assert said(one + other) == said(other + one) != said(one)
     harmony = "<|channel|>commentary<|message|>Now.<|end|><|start|>assistant" + (
         "<|channel|>commentary to=functions.read json<|message|>{}<|call|>"
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from sessiond.engine.fingerprint import Fingerprint
 from sessiond.engine.memory import common_prefix
 from sessiond.errors import Conflict, SessionNotFound
+from sessiond.sessions import deletion
 from sessiond.sessions.turn import SessionChange
 from sessiond.store.chain import BLOCK_TOKENS
 from tests.rig import Daemon
@@ -273,3 +276,40 @@ async def test_of_a_removed_session_other_lines_go_on(state_dir: Path, kind: str
         report = (await other.say(daemon, "Are you there?")).report
         assert (report.source, report.cached_tokens) == ("resident", standing)
         assert MEMORIES[kind].needs_snapshot or report.prefilled_tokens < 40
+
+
+async def test_to_remove_one_of_many_reads_a_few(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    1. Thirty sessions with the same front, and a fork of the oldest one without state of its own.
+    2. The oldest is removed, then its fork.
+    Result: as few are read as always; the fork goes on with all it had, and then all of it is gone.
+    """
+    monkeypatch.setattr(deletion, "ASKED", 4)
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        front = "A front that all of them have. " * 30
+        for number in range(30):
+            await daemon.say(f"s{number}", chat(f"I am {number}. " * 9, front=front), max_tokens=3)
+        await daemon.lifecycle.fork("s0", "fork", None)
+        await daemon.machine.saver.save_all()
+        for number in range(30):
+            await daemon.lifecycle.park(f"s{number}")
+        register = daemon.lifecycle._register
+        tree = await register.tree("fork")
+        tokens = tree.path_tokens(tree.main_line(0) or 0)
+        aged = replace(register["fork"], last_used=1.0)
+        register._records["fork"] = aged
+        others = [await register.tree(f"s{number}") for number in range(1, 30)]
+        shared = max(common_prefix(tokens, other.path_tokens(1)) for other in others)
+        before = daemon.machine.store.lookup(tokens)
+        assert before.tokens >= len(tokens) - 1
+        asked = Mock(wraps=register.glance)
+        monkeypatch.setattr(register, "glance", asked)
+        await daemon.lifecycle.delete("s0")
+        names = [call.args[0] for call in asked.call_args_list if call.args[0] != "s0"]
+        assert "fork" in names
+        assert len(names) <= 2 * deletion.ASKED
+        assert daemon.machine.store.lookup(tokens) == before
+        await daemon.lifecycle.delete("fork")
+        assert 0 < daemon.machine.store.lookup(tokens).tokens <= shared

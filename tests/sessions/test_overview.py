@@ -36,6 +36,11 @@ def filled(directory: Path, sessions: int) -> Rig:
     return rig_of("attention", directory)
 
 
+@pytest.fixture(autouse=True)
+def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "LOOK_S", 1e9)
+
+
 def facts(summary: SessionSummary) -> SessionSummary:
     """Without what is estimated from how fast the machine was found to be."""
     return replace(summary, back_in_ms=0.0)
@@ -182,3 +187,33 @@ async def test_a_turn_is_reported_once_in_the_log_and_names_nobody(
     assert f"completion={report.completion_tokens} ttft=" in lines[1]
     assert lines[1].endswith("miss=none")
     assert "secret" not in caplog.text
+
+
+async def test_what_has_not_changed_is_not_put_together_again(state_dir: Path) -> None:
+    async with filled(state_dir, 100).daemon() as daemon:
+        for _ in range(1 + 100 // AT_ONCE):
+            last = await daemon.lifecycle.summaries()
+        again = await daemon.lifecycle.summaries()
+        assert all(one is other for one, other in zip(last, again, strict=True))
+        await daemon.lifecycle.update("s7", SessionChange("append-only"))
+        changed = await daemon.lifecycle.summaries()
+        assert [new.name for old, new in zip(again, changed, strict=True) if new is not old] == [
+            "s7"
+        ]
+        await daemon.lifecycle.delete("s7")
+        assert "s7" not in {s.name for s in await daemon.lifecycle.summaries()}
+
+
+async def test_when_looking_up_takes_too_long_only_lines_in_the_context_are_looked_up(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Result: all sessions are told nevertheless."""
+    monkeypatch.setattr(overview, "LOOK_S", -1.0)
+    async with filled(state_dir, 100).daemon() as daemon:
+        await daemon.say("s3", chat("Hello?"), max_tokens=3)
+        loaded = Mock(wraps=daemon.ledger.load)
+        monkeypatch.setattr(daemon.ledger, "load", loaded)
+        listed = await daemon.lifecycle.summaries()
+        assert (len(listed), loaded.call_count) == (100, 0)
+        assert (listed[0].name, listed[0].turns) == ("s3", 3)
+        assert {s.turns for s in listed[1:]} == {2}

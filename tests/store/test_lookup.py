@@ -118,7 +118,7 @@ def test_the_number_of_statements_does_not_depend_on_the_length(store: Store) ->
     found = store.lookup(tokens)
     event.remove(Engine, "before_cursor_execute", count)
     assert found.tokens == len(tokens)
-    assert len(statements) == 4
+    assert len(statements) == 5
 
 
 def test_what_is_lost_on_the_path_is_named_with_its_reason(tmp_path: Path, store: Store) -> None:

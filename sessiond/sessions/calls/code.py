@@ -7,32 +7,53 @@ import re
 import warnings
 from collections.abc import Sequence
 
-from sessiond.sessions.calls.call import InlineCall, Taken, call
+from sessiond.sessions.calls.bare import calls_of
+from sessiond.sessions.calls.call import InlineCall, all_of, call
+from sessiond.sessions.calls.ends import Through
+from sessiond.sessions.calls.way import Verdict, Way
 
-_BLOCK = re.compile(r"```tool_(?:code|call)\s*\n(.*?)(?:\n```|\Z)", re.DOTALL)
-_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\(.*\)\s*\]", re.DOTALL)
+MARKS = ("```tool_code", "```tool_call")
+_FENCE = "\n```"
+_LIST = re.compile(r"\[\s*+[A-Za-z_][\w.]*+\(")
+_NO_LIST = re.compile(r"\[\s*+(?:[^A-Za-z_\s]|[A-Za-z_][\w.]*+[^\w.(])")
+_HEAD = 64
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 _PRINT = "print"
 LONGEST = 50_000
 """Characters of calls; parsing them as Python takes long."""
 
 
-def take(text: str) -> Taken | None:
-    said = text.strip()
-    if _LIST.fullmatch(said):
-        calls = _calls(said)
-        return ("", calls) if calls else None
-    if "```tool_" not in text:
-        return None
-    taken: list[InlineCall] = []
+class _List:
+    """Held to the end: a bracket inside a string is no end, and nothing may follow."""
 
-    def found(match: re.Match[str]) -> str:
-        calls = _calls(match[1])
-        taken.extend(calls or ())
-        return "" if calls else match[0]
+    def __init__(self) -> None:
+        self._head: str | None = ""
+        self._length = 0
 
-    rest = _BLOCK.sub(found, text)
-    return (rest, tuple(taken)) if taken else None
+    def feed(self, text: str) -> Verdict | None:
+        before = self._length
+        self._length += len(text)
+        if self._head is not None:
+            self._head = (self._head + text)[:_HEAD]
+            if match := _NO_LIST.match(self._head):
+                return Verdict(False, match.end() - before)
+            if _LIST.match(self._head):
+                self._head = None
+            elif len(self._head) == _HEAD:
+                return Verdict(False, _HEAD - before)
+        return Verdict(False, LONGEST - before) if self._length > LONGEST else None
+
+    def close(self) -> bool:
+        return self._head is None
+
+
+def _take_block(text: str) -> tuple[InlineCall, ...] | None:
+    source = text[len(MARKS[0]) :].removesuffix("```").strip()
+    return calls_of(source) if source.startswith(("{", "[{")) else _calls(source)
+
+
+def _take_list(text: str) -> tuple[InlineCall, ...] | None:
+    return _calls(text.strip())
 
 
 def _calls(source: str) -> tuple[InlineCall, ...] | None:
@@ -41,12 +62,10 @@ def _calls(source: str) -> tuple[InlineCall, ...] | None:
         return None
     try:
         with warnings.catch_warnings(action="ignore"):
-            body = ast.parse(source.strip()).body
+            body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    calls = [_call(node) for node in _expressions(body)]
-    known = tuple(one for one in calls if one is not None)
-    return known if len(known) == len(calls) else None
+    return all_of([_call(node) for node in _expressions(body)])
 
 
 def _expressions(body: Sequence[ast.stmt]) -> list[ast.expr | None]:
@@ -67,5 +86,14 @@ def _call(node: ast.expr | None) -> InlineCall | None:
             return _call(node.args[0])
         plain = _NAME.fullmatch(name) and not node.args and None not in given
         return call(name, given) if plain else None
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, RecursionError, MemoryError):
         return None
+
+
+FENCED = Way(
+    "fenced",
+    lambda _: Through(_FENCE, must=False, longest=LONGEST),
+    _take_block,
+    marks=MARKS,
+)
+LISTED = Way("listed", lambda _: _List(), _take_list, begins="[")

@@ -5,30 +5,50 @@ from __future__ import annotations
 import re
 
 from sessiond.sessions.calls.bare import calls_of
-from sessiond.sessions.calls.call import InlineCall, Taken, call, parsed
+from sessiond.sessions.calls.call import InlineCall, all_of, call, parsed
+from sessiond.sessions.calls.ends import JsonSeries, JsonValue, spaces
+from sessiond.sessions.calls.way import Reader, Verdict, Way
 
 MARK = "[TOOL_CALLS]"
-_NAMED = re.compile(
-    r"\s*+(?P<name>[\w./:-]++)\s*+(?:\[CALL_ID\]\s*+\w*+\s*+)?+(?:\[ARGS\])?+\s*+"
-    r"(?P<arguments>\{.*\})\s*",
-    re.DOTALL,
-)
+_LONGEST = 300
+"""Characters between the mark and the arguments."""
+_HEAD = re.compile(r"\s*+(?P<name>[\w./:-]++)\s*+(?:\[CALL_ID\]\s*+\w*+\s*+)?+(?:\[ARGS\])?+\s*+")
 
 
-def take(text: str) -> Taken | None:
-    before, mark, after = text.partition(MARK)
-    if not mark:
-        return None
-    calls = calls_of(after.strip()) or _named(after.split(MARK))
-    return (before, calls) if calls else None
+class _Call:
+    def __init__(self) -> None:
+        self._head = ""
+        self._inside: Reader | None = None
+
+    def feed(self, text: str) -> Verdict | None:
+        if self._inside is not None:
+            return self._inside.feed(text)
+        before, text = len(self._head), self._head + text
+        start = text.find("{")
+        first = text[spaces(text) :][:1]
+        if first in ("{", "["):
+            start = spaces(text)
+            self._inside = JsonValue() if first == "[" else JsonSeries(whole=False)
+        elif start < 0 or start > _LONGEST:
+            self._head = text
+            return Verdict(False, _LONGEST - before) if len(text) > _LONGEST else None
+        elif not _HEAD.fullmatch(text, 0, start):
+            return Verdict(False, start + 1 - before)
+        else:
+            self._inside = JsonValue("{")
+        verdict = self._inside.feed(text[start:])
+        return verdict and Verdict(verdict.fits, verdict.at + start - before)
+
+    def close(self) -> bool:
+        return self._inside is not None and self._inside.close()
 
 
-def _named(pieces: list[str]) -> tuple[InlineCall, ...] | None:
-    calls = []
-    for piece in pieces:
-        match = _NAMED.fullmatch(piece)
-        arguments = parsed(match["arguments"]) if match else None
-        if match is None or not isinstance(arguments, dict):
-            return None
-        calls.append(call(match["name"], arguments))
-    return tuple(calls)
+def _take(text: str) -> tuple[InlineCall, ...] | None:
+    after = text.removeprefix(MARK).strip()
+    if after.startswith(("[", "{")):
+        return calls_of(after)
+    head = _HEAD.match(after)
+    return all_of([call(head["name"], parsed(after[head.end() :]))]) if head else None
+
+
+MISTRAL = Way("mistral", lambda _: _Call(), _take, marks=(MARK,))

@@ -1,0 +1,95 @@
+"""Tools and their choice, from the words of the Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import orjson
+from prometheus_client import Counter
+
+from sessiond.api.dialect import Json
+from sessiond.api.schemas import tool_choice
+from sessiond.errors import InvalidRequest
+from sessiond.metrics import REGISTRY
+from sessiond.sessions.turn import ToolChoice
+
+TOOLS_LEFT_OUT = Counter(
+    "sessiond_tools_left_out",
+    "Tools of Responses requests that are no functions, and so cannot be called here.",
+    registry=REGISTRY,
+)
+_FIELDS = ("name", "description", "parameters", "strict")
+
+
+def definitions(tools: Sequence[Json]) -> list[Json]:
+    """The functions among them, as chat requests define them. Raises InvalidRequest."""
+    known = [
+        _definition(tool, f"tools[{index}]")
+        for index, tool in enumerate(tools)
+        if tool.get("type") == "function"
+    ]
+    TOOLS_LEFT_OUT.inc(len(tools) - len(known))
+    return known
+
+
+def flat(definition: str) -> Json:
+    """As this API has it, from the JSON of a stored definition."""
+    tool: Json = orjson.loads(definition)
+    function = tool.get("function")
+    fields = function if isinstance(function, dict) else tool
+    return {"parameters": None, "strict": None, **fields, "type": "function"}
+
+
+def choice(
+    asked: Literal["none", "auto", "required"] | Mapping[str, Any] | None,
+    parallel: bool,
+    tools: Sequence[Json],
+) -> ToolChoice:
+    """`tools` as `definitions` gives them. Raises InvalidRequest.
+
+    Of several allowed tools, any tool may be called: leaving some out would change the front.
+    """
+    if asked is None or isinstance(asked, str):
+        return tool_choice(asked or "auto", None, parallel, tools)
+    kind = asked.get("type")
+    if kind == "function":
+        return tool_choice("required", _name(asked), parallel, tools)
+    if kind != "allowed_tools":
+        raise InvalidRequest(
+            f"tool_choice is of type {kind!r}.",
+            hint="Only functions can be called here.",
+            param="tool_choice.type",
+        )
+    if asked.get("mode") != "required":
+        return tool_choice("auto", None, parallel, tools)
+    allowed = asked.get("tools")
+    only = allowed[0] if isinstance(allowed, list) and len(allowed) == 1 else None
+    name = _name(only) if isinstance(only, dict) else None
+    return tool_choice("required", name, parallel, tools)
+
+
+def _name(chosen: Mapping[str, Any]) -> str:
+    function = chosen.get("function")
+    name = function.get("name") if isinstance(function, dict) else chosen.get("name")
+    if isinstance(name, str) and name:
+        return name
+    raise InvalidRequest(
+        "tool_choice names no tool.", hint="Give its name.", param="tool_choice.name"
+    )
+
+
+def _definition(tool: Json, where: str) -> Json:
+    if isinstance(tool.get("function"), dict):
+        return tool
+    name, parameters = tool.get("name"), tool.get("parameters")
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest(f"'{where}.name' must be a string.", param=f"{where}.name")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise InvalidRequest(
+            f"'{where}.parameters' must be an object.", param=f"{where}.parameters"
+        )
+    function = {
+        field: tool[field] for field in tool if field in _FIELDS and tool[field] is not None
+    }
+    return {"type": "function", "function": function}
