@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,13 +140,16 @@ class EngineCore:
         self._active.append(active)
         return active
 
-    def step(self) -> None:
-        """Raises DecodeFailed; the caller must then `fail_all`."""
+    def step(self, decoded: Callable[[], None] = lambda: None) -> None:
+        """`decoded` is called between decode and prefill. Raises DecodeFailed; the caller must then
+        `fail_all`.
+        """
         began = time.monotonic()
         for active in [run for run in self._active if run.cancelled]:
             self._end(active, "cancelled")
         decoding = [run for run in self._active if run.decoding and not run.starved]
         self._decode(decoding)
+        decoded()
         waiting = [r for r in self._active if not r.decoding and not r.starved]
         evaluated = self._prefill(waiting[0], beside=len(decoding) > 0) if waiting else 0
         self._step_ms = (time.monotonic() - began) * 1e3

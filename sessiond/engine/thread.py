@@ -28,6 +28,7 @@ Loader = Callable[[], tuple[Model, Context]]
 RESTORE_S = 0.02
 """Of a restore are done at once while lines are running."""
 Command = Callable[[], None]
+Post = tuple[Callable[..., None], tuple[object, ...]]
 Sink = Callable[[Progress | Delta], None]
 
 
@@ -47,6 +48,7 @@ class Engine:
         self._commands: deque[Command] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        self._held: list[Post] | None = None
         self._core: EngineCore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
@@ -185,8 +187,17 @@ class Engine:
             self._wake.notify()
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
-        if self._loop is not None and not self._loop.is_closed():
+        """To the event loop; what a step says of all its lines wakes the loop once."""
+        if self._held is not None:
+            self._held.append((callback, arguments))
+        elif self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _send_held(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            self._post(_call_all, held)
+        self._held = []
 
     def _main(self) -> None:
         try:
@@ -231,13 +242,16 @@ class Engine:
                 self._step(core)
 
     def _step(self, core: EngineCore) -> None:
+        self._held = []
         try:
-            core.step()
+            core.step(self._send_held)
         except Exception as error:
             failure = error if isinstance(error, SessiondError) else EngineError(repr(error))
             logger.error("A decode failed; every line is parked: %s", failure, exc_info=error)
             for active in core.fail_all():
                 active.fail(failure)
+        self._send_held()
+        self._held = None
 
 
 class RunHandle:
@@ -282,6 +296,14 @@ class RunHandle:
         if self.active is not None:
             self.active.cancelled = True
             self._engine.nudge()
+
+
+def _call_all(posts: list[Post]) -> None:
+    for callback, arguments in posts:
+        try:
+            callback(*arguments)
+        except Exception:  # of one line; what the others are told goes on
+            logger.exception("An event of the engine could not be delivered.")
 
 
 def _close(steps: list[Generator[None, None, None]]) -> None:

@@ -5,7 +5,7 @@ And with what a context of its own would hold that has evaluated the same tokens
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,9 +102,9 @@ class CheckedCore(EngineCore):
         self._bytes = Isolated(self.context.memory)
         self._half: set[int] = set()
 
-    def step(self) -> None:
+    def step(self, decoded: Callable[[], None] = lambda: None) -> None:
         try:
-            super().step()
+            super().step(decoded)
         except DecodeFailed:
             self._findings.failed += 1
             raise  # nothing is known of the memory until it is cleared
