@@ -17,6 +17,8 @@ from sessiond.errors import BodyTooLarge
 
 _LOCAL_SUFFIXES = (".localhost", ".local", ".home.arpa")
 _PUBLIC = frozenset({"/health", "/v1/health"})
+_PROBE = ("HEAD", "/")
+"""Anthropic's clients ask so whether anybody is there."""
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -105,7 +107,8 @@ class Guard:
         host = headers.get("host", "")
         over_unix_socket = scope["server"] is None or scope["server"][1] is None
         has_key = bool(self._config.keys) and self._config.keys.accepts(headers)
-        if self._config.keys and not (has_key or over_unix_socket or scope["path"] in _PUBLIC):
+        public = scope["path"] in _PUBLIC or (scope["method"], scope["path"]) == _PROBE
+        if self._config.keys and not (has_key or over_unix_socket or public):
             raise InvalidKey(
                 "This daemon needs an API key.", hint="Send Authorization: Bearer KEY."
             )

@@ -27,7 +27,10 @@ def usage(finished: Finished) -> Json:
         "prompt_tokens": report.prompt_tokens,
         "completion_tokens": report.completion_tokens,
         "total_tokens": report.prompt_tokens + report.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": report.cached_tokens},
+        "prompt_tokens_details": {
+            "cached_tokens": report.cached_tokens,
+            "cache_write_tokens": report.prefilled_tokens,
+        },
         "completion_tokens_details": {"reasoning_tokens": finished.reasoning_tokens},
     }
 

@@ -138,14 +138,23 @@ class Register:
         return await self._work(self._read_outlines)
 
     async def create(self, record: SessionRecord) -> None:
-        """Raises Conflict if the name is taken, LedgerError."""
+        """Raises Conflict if the name is taken, LedgerError.
+
+        Where the first turn of the name is under way already, its session is the one.
+        """
         if record.name in self._records:
             raise Conflict(f"There is a session {record.name!r} already.", param="name")
-        _, begun = self._unborn.get(record.name, (record, SessionTree()))
-        await self._work(lambda: self._ledger.create(record, tuple(begun)))
-        self._records[record.name] = record
-        _, tree = self._unborn.get(record.name, (record, begun))
-        self._trees[record.name] = tree
+        first, begun = self._unborn.get(record.name, (record, SessionTree()))
+        made = replace(record, id=first.id, created=first.created)
+        turns = tuple(begun)
+        self._records[made.name], self._trees[made.name] = made, begun
+        try:
+            await self._work(lambda: self._ledger.create(made, turns))
+        except BaseException:
+            if self._records.get(made.name) is made:
+                del self._records[made.name]
+                self._trees.pop(made.name, None)
+            raise
 
     async def change(self, name: str, **fields: Any) -> None:
         """Set fields of the session's record. Raises SessionNotFound, LedgerError."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,6 +110,27 @@ async def test_a_session_made_while_its_first_turn_runs_takes_the_turn(state_dir
         opened = await daemon.open("new", chat("Hi"))
         await daemon.lifecycle.create("new", SessionChange("fork"))
         assert (await finished(opened)).report.saved
+    async with rig.daemon() as daemon:
+        summary = await daemon.lifecycle.summary("new")
+        assert (summary.turns, summary.policy) == (1, "fork")
+
+
+async def test_a_session_made_while_its_first_turn_is_committed_takes_the_turn(
+    state_dir: Path,
+) -> None:
+    """The ledger is busy; what makes the session waits for it first, the turn's commit behind it."""
+    rig, busy = rig_of("attention", state_dir), threading.Event()
+    async with rig.daemon() as daemon:
+        opened = await daemon.open("new", chat("Hi"))
+        worker: Any = daemon.lifecycle._register._worker
+        worker.submit(busy.wait)
+        making = asyncio.create_task(daemon.lifecycle.create("new", SessionChange("fork")))
+        ending = asyncio.create_task(finished(opened))
+        while worker._work_queue.qsize() < 2:
+            await asyncio.sleep(0.01)
+        busy.set()
+        await making
+        assert (await ending).report.saved
     async with rig.daemon() as daemon:
         summary = await daemon.lifecycle.summary("new")
         assert (summary.turns, summary.policy) == (1, "fork")
