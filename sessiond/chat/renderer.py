@@ -25,7 +25,7 @@ from sessiond.errors import TemplateError
 from sessiond.sessions.calls.formats import format_named, format_of
 from sessiond.sessions.calls.tags import opened_by
 from sessiond.sessions.parts import ReplyParser
-from sessiond.sessions.prompt import LAST_USERS, Boundaries
+from sessiond.sessions.prompt import LAST_USERS, MOST_MARKS, Boundaries
 from sessiond.sessions.transcript import Chat, Content, Message, Text, ToolCall
 from sessiond.sessions.turn import ToolChoice, TurnRequest
 
@@ -79,22 +79,33 @@ class TemplateRenderer:
         return kept, further[: characters - seen]
 
     def boundaries(
-        self, chat: Chat, prompt_tokens: Tokens, first_message: int, now: datetime
+        self,
+        chat: Chat,
+        prompt_tokens: Tokens,
+        first_message: int,
+        now: datetime,
+        marked: Sequence[int] = (),
     ) -> Boundaries:
         users = [i for i, message in enumerate(chat.messages) if message.role == "user"]
         wanted = [i for i in users if i >= first_message]
-        if not wanted:
+        marks = [i for i in marked if first_message <= i < len(chat.messages)][-MOST_MARKS:]
+        if not wanted and not marks:
             return Boundaries()
-        has_front = wanted[0] == users[0] and (users[0] > 0 or len(chat.tools) > 0)
+        has_front = wanted[:1] == users[:1] and (users[0] > 0 or len(chat.tools) > 0)
         front, last = wanted[:1] if has_front else [], wanted[-LAST_USERS:]
         try:
             text = self._render_whole(chat, now)
         except TemplateError:
             return Boundaries()
         spelling = Spelling(prompt_tokens, text, self._model, self._continuation)
-        starts = {i: self._parting(spelling, chat, i, now) for i in sorted({*front, *last})}
-        ascending = sorted({at for i in last if (at := starts[i]) is not None})
-        return Boundaries(starts[front[0]] if front else None, tuple(ascending))
+        asked = sorted({*front, *last, *marks})
+        starts = {i: self._parting(spelling, chat, i, now) for i in asked}
+        known = {i: at for i, at in starts.items() if at is not None}
+        return Boundaries(
+            known.get(front[0]) if front else None,
+            tuple(sorted({known[i] for i in last if i in known})),
+            tuple(sorted({known[i] for i in marks if i in known})),
+        )
 
     def front(self, chat: Chat, now: datetime) -> int:
         users = [i for i, message in enumerate(chat.messages) if message.role == "user"]

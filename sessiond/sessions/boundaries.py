@@ -6,6 +6,7 @@ last token boundary before its first message, whatever a template would make of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -25,19 +26,21 @@ def boundaries_of(
     renderer: PromptRenderer,
     now: datetime,
     landing: int = 0,
+    marked: Sequence[int] = (),
 ) -> Boundaries:
     """Of the prompt that `content`, the whole request, was composed to.
 
     Those at or before `landing` may be left out: they are not captured again. A raw prompt has
-    none. Takes as long as rendering the request once or twice, and longer for a long prompt that
-    lands near its beginning. Any thread may call this while the tree stands still.
+    none. `marked` are numbers of messages in the request. Takes as long as rendering the request
+    once or twice, and longer for a long prompt that lands near its beginning. Any thread may call
+    this while the tree stands still.
     """
     if not isinstance(content, Chat) or not isinstance(composed.content, Chat):
         return _NONE
     if composed.kept != tree.length(composed.parent):
-        return renderer.boundaries(content, composed.prompt, 0, now)
+        return renderer.boundaries(content, composed.prompt, 0, now, marked)
     matched = len(content.messages) - len(composed.content.messages)
-    new = renderer.boundaries(content, composed.prompt, matched, now)
+    new = renderer.boundaries(content, composed.prompt, matched, now, marked)
     if composed.parent is None:
         return new
     return _joined(line_boundaries(composed.parent, tree, renderer, now, landing), new)
@@ -77,4 +80,4 @@ def _asked_tokens(turn: Turn, tree: SessionTree) -> Tokens:
 
 def _joined(old: Boundaries, new: Boundaries) -> Boundaries:
     front = old.front if new.front is None else new.front
-    return Boundaries(front, (*old.users, *new.users)[-LAST_USERS:])
+    return Boundaries(front, (*old.users, *new.users)[-LAST_USERS:], new.marked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -13,6 +14,8 @@ from sessiond.sessions.transcript import Chat, Content
 from sessiond.sessions.turn import TurnRequest
 
 LAST_USERS = 4
+MOST_MARKS = 4
+"""As many as Anthropic's API takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +24,12 @@ class Boundaries:
 
     So much of the prompt stays the same when the message is replaced by another one and the rest
     is left out. `front` is the end of the system messages and tools; `users` are the starts of up
-    to LAST_USERS user messages, ascending.
+    to LAST_USERS user messages, ascending, `marked` those of messages that the client marked.
     """
 
     front: int | None = None
     users: tuple[int, ...] = ()
+    marked: tuple[int, ...] = ()
 
 
 class PromptRenderer(Protocol):
@@ -54,9 +58,14 @@ class PromptRenderer(Protocol):
         ...
 
     def boundaries(
-        self, chat: Chat, prompt_tokens: Tokens, first_message: int, now: datetime
+        self,
+        chat: Chat,
+        prompt_tokens: Tokens,
+        first_message: int,
+        now: datetime,
+        marked: Sequence[int] = (),
     ) -> Boundaries:
-        """Those of messages from `first_message` on.
+        """Those of messages from `first_message` on; `marked` are numbers of messages.
 
         `prompt_tokens` end as the rendered `chat` ends; what comes before `first_message` may be
         the ledger's and spell something else. What cannot be found is left out.

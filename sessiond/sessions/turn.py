@@ -61,7 +61,8 @@ class TurnRequest:
     Two with the same `idempotency_key` are one. `schema` is a JSON schema as text, which the reply
     must follow, `grammar` one of llama.cpp's (GBNF). `raw_reasoning`: reasoning stays in what is
     said, as the model wrote it. `response_id` finds the turn again; `response` is JSON of what is
-    told then beside the reply.
+    told then beside the reply. `breakpoints` are messages, by number, before which the client would
+    like to come back.
     """
 
     session: SessionRef
@@ -78,6 +79,7 @@ class TurnRequest:
     raw_reasoning: bool = False
     response_id: str | None = None
     response: str = "{}"
+    breakpoints: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -320,7 +320,8 @@ class TurnTask:
         composed, content = decided.composed, decided.content
 
         def at(landing: int) -> Mapping[int, int]:
-            found = boundaries_of(content, composed, tree, shop.renderer, now, landing)
+            marked = self.request.breakpoints
+            found = boundaries_of(content, composed, tree, shop.renderer, now, landing, marked)
             return {
                 place.position: place.rank for place in places(len(composed.prompt), landing, found)
             }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from sessiond.api.answers import documented, refusals
 from sessiond.api.connection import answered
 from sessiond.api.dialect import Json
 from sessiond.api.generation import (
@@ -14,9 +15,11 @@ from sessiond.api.generation import (
     may_compact,
     model_namer,
     policy_of,
+    turn_headers,
 )
+from sessiond.api.messages.answers import AnthropicError, AssistantTurn, TokenCount
 from sessiond.api.messages.conversation import conversation
-from sessiond.api.messages.marks import lifetime
+from sessiond.api.messages.marks import breakpoints, lifetime
 from sessiond.api.messages.reply import MessagesReply, Wish
 from sessiond.api.messages.schemas import MessagesRequest, Prompt
 from sessiond.api.messages.tools import choice, definitions
@@ -27,11 +30,15 @@ from sessiond.config.presets import Preset
 from sessiond.sessions.transcript import Content
 from sessiond.sessions.turn import TurnRequest, Turns
 
-router = APIRouter(route_class=JsonRoute)
+router = APIRouter(route_class=JsonRoute, responses=refusals(AnthropicError))
 probe_router = APIRouter()
 
 
-@router.post("/messages")
+@router.post(
+    "/messages",
+    responses=documented(AssistantTurn, streams=True),
+    openapi_extra=turn_headers(rewrites=True),
+)
 async def messages(
     request: JsonRequest, body: MessagesRequest, turns: TheTurns, config: Config
 ) -> Response:
@@ -51,13 +58,14 @@ async def messages(
         tool_choice=choice(body.tool_choice, tools),
         schema=body.schema_text(),
         grammar=body.grammar,
+        breakpoints=breakpoints(raw),
     )
     wish = Wish(lifetime(raw), body.diagnostics is not None, not body.omits_thoughts)
     reply = MessagesReply(namer, wish)
     return await answer(request, turns, wanted, reply, config, stream=bool(body.stream))
 
 
-@router.post("/messages/count_tokens")
+@router.post("/messages/count_tokens", responses=documented(TokenCount))
 async def count_tokens(
     request: JsonRequest, body: Prompt, turns: TheTurns, config: Config
 ) -> Response:
@@ -77,7 +85,7 @@ def _options(raw: Json, body: Prompt, preset: Preset | None) -> Json:
     return template_options({**raw, **body.effort()}, template_fields(preset))
 
 
-@probe_router.head("/")
+@probe_router.head("/", response_class=Response)
 async def probe() -> Response:
     """Whether there is anybody."""
     return Response()

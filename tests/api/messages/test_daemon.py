@@ -101,3 +101,27 @@ async def test_a_prompt_that_is_too_long_is_refused_in_the_words_agents_know(
     assert answer.status_code == 400
     assert error["message"] == f"prompt is too long: {tokens} tokens > {LIMIT} maximum"
     assert error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("marked", [True, False])
+async def test_a_marked_message_is_a_place_to_come_back_to(tmp_path: Path, marked: bool) -> None:
+    """A long history comes at once, and another one goes on from its second question."""
+    words = [f"Question {number}. " + "What else is there? " * 20 for number in range(8)]
+    history = [
+        message
+        for number, text in enumerate(words)
+        for message in (
+            {"role": "user", "content": [{"type": "text", "text": text}]},
+            {"role": "assistant", "content": f"Answer {number}."},
+        )
+    ]
+    if marked:
+        history[2]["content"][0]["cache_control"] = {"type": "ephemeral"}  # type: ignore[index]
+    body = {"system": FRONT, "max_tokens": 4}
+    async with daemon(rig_of("hybrid", tmp_path, n_ctx=1 << 14)) as client:
+        first = await client.post("/v1/messages", json={**body, "messages": history[:-1]})
+        assert first.status_code == 200, first.text
+        other = [*history[:3], {"role": "assistant", "content": "Not at all."}, history[4]]
+        report = (await client.post("/v1/messages", json={**body, "messages": other})).json()
+    evaluated, beyond = report["sessiond"]["prefilled_tokens"], len(words[2]) + 100
+    assert (evaluated <= beyond) is marked
