@@ -23,6 +23,7 @@ from sessiond.sessions.health import Loaded
 from sessiond.sessions.ledger import Ledger
 from sessiond.sessions.lifecycle import Limits
 from sessiond.sessions.turn import Finished, OpenTurn, SessionChange
+from tests.api.serving import until
 from tests.rig import Daemon, Rig
 from tests.sessions.kinds import chat, control, rig_of
 from tests.sessions.talk import Talk, checked
@@ -118,7 +119,7 @@ async def test_a_session_made_while_its_first_turn_runs_takes_the_turn(state_dir
 async def test_a_session_made_while_its_first_turn_is_committed_takes_the_turn(
     state_dir: Path,
 ) -> None:
-    """The ledger is busy; what makes the session waits for it first, the turn's commit behind it."""
+    """The ledger is busy: the session that is made waits for it first, the commit behind it."""
     rig, busy = rig_of("attention", state_dir), threading.Event()
     async with rig.daemon() as daemon:
         opened = await daemon.open("new", chat("Hi"))
@@ -126,8 +127,7 @@ async def test_a_session_made_while_its_first_turn_is_committed_takes_the_turn(
         worker.submit(busy.wait)
         making = asyncio.create_task(daemon.lifecycle.create("new", SessionChange("fork")))
         ending = asyncio.create_task(finished(opened))
-        while worker._work_queue.qsize() < 2:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(until, lambda: worker._work_queue.qsize() >= 2)
         busy.set()
         await making
         assert (await ending).report.saved
