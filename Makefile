@@ -17,7 +17,7 @@ MODEL    ?= $(or $(firstword $(filter-out $(EMBEDDED),$(wildcard models/*.gguf))
 
 SOURCES := sessiond scripts $(wildcard tests)
 
-.PHONY: help run test check format demo bench proof-state proof-durability proof-agents-load install dev clean
+.PHONY: help run test check format demo bench proof-state proof-durability proof-api proof-agents proof-agents-load install dev clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -32,6 +32,8 @@ help:
 	@echo "make bench              resume, decode, writes, captures, the ring, many streams, measured here"
 	@echo "make proof-state        a restored state continues bit-identically"
 	@echo "make proof-durability   an acknowledged turn survives a crash"
+	@echo "make proof-api          no request makes the API fail or answer what is not documented"
+	@echo "make proof-agents       real agents (npm) hold a session; only new tokens are evaluated"
 	@echo "make proof-agents-load  many agents at once never disturb one another"
 	@echo "make clean              remove .venv, caches and results (never models/)"
 	@echo "PYTHON=python3.12       another Python (3.11 or newer)"
@@ -71,6 +73,12 @@ bench: $(VENV)/.dev
 proof-state proof-durability proof-agents-load: $(VENV)/.dev
 	@$(BIN)/python -m scripts.fetch_models tests
 	@$(BIN)/python -m pytest -v -m $(subst -,_,$@) $(ARGS)
+
+proof-api: $(VENV)/.dev
+	@$(BIN)/python -m pytest -n 2 -m proof_api $(ARGS)
+
+proof-agents: $(VENV)/.dev
+	@$(BIN)/python -m scripts.proof_agents $(ARGS)
 
 install: $(VENV)/.installed
 
