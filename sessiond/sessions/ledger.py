@@ -144,14 +144,14 @@ class Ledger:
     def commit(self, session: SessionRecord, turn: Turn) -> None:
         """Durable when it returns: the turn, and the session's row where there is none yet.
 
-        Of an existing session only `last_used`, a missing title and a permission to compact that is
+        Of an existing session only `last_used`, the title and a permission to compact that is
         used up are written. Raises TurnRefused.
         """
         stored = _turn_row(session, turn)
         with self._transaction("written") as db:
             row = db.get(SessionRow, session.id) or session_row(session)
             row.last_used = max(row.last_used, session.last_used)
-            row.title = row.title or session.title
+            row.title = session.title or row.title
             row.may_compact = row.may_compact and session.may_compact
             db.add(row)
             db.flush()

@@ -206,17 +206,24 @@ class Register:
         self._trees.pop(name, None)
 
     async def commit(
-        self, record: SessionRecord, tree: SessionTree, turn: Turn, *, compacts: bool = False
+        self,
+        record: SessionRecord,
+        tree: SessionTree,
+        turn: Turn,
+        *,
+        compacts: bool = False,
+        entitles: bool = False,
     ) -> bool:
         """Add a turn to its tree and write both durably; False if that has to wait.
 
         `record` is the session as the turn knew it; what has been set meanwhile stays. A turn that
-        `compacts` uses the permission to do so up.
+        `compacts` uses the permission to do so up. One that `entitles` gives the title; any other
+        gives it to a session without one.
         """
         known = self._records.get(record.name, record)
         used = replace(
             known.used(turn.created),
-            title=known.title or record.title,
+            title=record.title if entitles else known.title or record.title,
             may_compact=known.may_compact and not compacts,
         )
         inherited = () if used.name in self._records else tuple(tree)

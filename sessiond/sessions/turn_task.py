@@ -45,7 +45,8 @@ from sessiond.sessions.review import Reviewer
 from sessiond.sessions.rules import Rules
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.speech import Speech
-from sessiond.sessions.transcript import Chat, Content, Text, characters, title
+from sessiond.sessions.title import asks_for_title, first_words, title_in
+from sessiond.sessions.transcript import Chat, Content, Text, characters
 from sessiond.sessions.tree import SessionTree, Turn, TurnStats
 from sessiond.sessions.turn import Miss, TurnEvent, TurnRequest
 
@@ -383,7 +384,6 @@ class TurnTask:
         if rest := self._speech.rest():
             self._log.add(rest)
         turn = self._answered(_turn(shop, number, composed, ended, stats))
-        record = replace(record, title=record.title or title(composed.content))
         saved = await self._commit(shop, record, tree, turn, decided)
         report = report_of(record, tree, turn, landed, ended, saved)
         count(report, shop.register.unsaved)
@@ -414,7 +414,12 @@ class TurnTask:
             shop.explanations.add(record.id, replace(rewrite, turn=turn.number))
             REWRITES.labels(rewrite.outcome, rewrite.cause).inc()
         compacts = rewrite is not None and rewrite.outcome == "compacted"
-        return await shop.register.commit(record, tree, turn, compacts=compacts)
+        asks = asks_for_title(decided.content)
+        given = title_in(turn.reply) if asks else first_words(decided.composed.content)
+        record = replace(record, title=given)
+        return await shop.register.commit(
+            record, tree, turn, compacts=compacts, entitles=asks and bool(given)
+        )
 
     def _stats(
         self, composed: Composition, landed: Landed, ended: Ended, miss: Miss | None
@@ -440,7 +445,7 @@ def check_length(tokens: int, limit: int, content: Content) -> None:
         raise InvalidRequest(f"'{param}' has no tokens.", hint="Say something.", param=param)
     if tokens > limit:
         raise ContextLengthExceeded(
-            f"The prompt has {tokens} tokens, and a line can have {limit}.",
+            f"The prompt of {tokens} tokens exceeds the available context size of {limit} tokens.",
             tokens=tokens,
             limit=limit,
             hint="Start a new chat, let the agent compact, or set a larger model.n_ctx.",

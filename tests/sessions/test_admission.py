@@ -161,7 +161,7 @@ async def test_a_prompt_beyond_the_limit_changes_nothing(state_dir: Path, known:
         with pytest.raises(ContextLengthExceeded) as refusal:
             await daemon.open("talk" if known else "new", asked)
         assert refusal.value.param == "messages"
-        assert "a line can have 800" in str(refusal.value)
+        assert "exceeds the available context size of 800 tokens" in str(refusal.value)
         assert await daemon.lifecycle.summaries() == listed
         assert daemon.evaluated == 0
     assert contents(rig) == before

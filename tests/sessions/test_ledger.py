@@ -148,7 +148,8 @@ def test_a_commit_creates_the_session_and_changes_little_of_an_existing_one(
     ledger.create(replace(session, title="", policy="fork"))
     ledger.commit(session.used(150.0), make_turn(1))
     ledger.commit(replace(session, title="Later"), make_turn(2, 1))
-    expected = replace(session, policy="fork", last_used=150.0)
+    ledger.commit(replace(session, title=""), make_turn(3, 2))
+    expected = replace(session, title="Later", policy="fork", last_used=150.0)
     assert ledger.sessions() == [expected]
 
 

@@ -112,7 +112,7 @@ class Daemons(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def asks_too_much(self, name: str) -> None:
-        with pytest.raises(Exception, match="a line can have"):
+        with pytest.raises(Exception, match="exceeds the available context size"):
             self.do(self.serving.open(name, chat("x" * 6000)))
 
     @precondition(lambda self: self.sessions)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sessiond.api.dialect import Json
 from sessiond.api.responses.ids import ItemPlace, item_id
@@ -18,11 +18,13 @@ class Wording:
     """How a response words its items. `summarises`: reasoning goes where summaries are read.
 
     `encrypts`: a client wants something to bring back; the ledger has the reasoning already.
+    `namespaces` are those that functions are called in, by their names.
     """
 
     response: str
     summarises: bool = False
     encrypts: bool = False
+    namespaces: Mapping[str, str] = field(default_factory=dict)
 
     def items(self, parts: Iterable[Part], *, cut: bool = False) -> list[Json]:
         """Of a whole reply; `cut` if it is not complete, while a call always is."""
@@ -34,6 +36,7 @@ class Wording:
 
     def item(self, part: Part, index: int, status: str = "completed") -> Json:
         if isinstance(part, Called):
+            namespace = self.namespaces.get(part.name)
             return {
                 "id": self.id(part, index),
                 "type": "function_call",
@@ -41,6 +44,7 @@ class Wording:
                 "call_id": part.id,
                 "name": part.name,
                 "arguments": part.arguments,
+                **({} if namespace is None else {"namespace": namespace}),
             }
         if isinstance(part, Thought):
             return self._reasoning(part, index, status)

@@ -43,7 +43,12 @@ def without_instructions(stored: StoredResponse) -> tuple[Message, ...]:
 
 def wording_of(stored: StoredResponse) -> Wording:
     fields = stored.fields
-    return Wording(stored.id, bool(fields.get("summarises")), bool(fields.get("encrypts")))
+    return Wording(
+        stored.id,
+        bool(fields.get("summarises")),
+        bool(fields.get("encrypts")),
+        fields.get("namespaces", {}),
+    )
 
 
 async def resolved(turns: Turns, items: str | Sequence[Json]) -> str | list[Json]:

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sessiond.api.answers import documented
 from sessiond.api.dialect import Json
 from sessiond.api.generation import (
     answer,
@@ -19,16 +20,18 @@ from sessiond.api.generation import (
     may_compact,
     model_namer,
     policy_of,
+    turn_headers,
 )
 from sessiond.api.presets import template_fields, with_preset
 from sessiond.api.responses.answer import Heading
+from sessiond.api.responses.answers import ResponseObject
 from sessiond.api.responses.ids import new_response_id
 from sessiond.api.responses.items import Wording
 from sessiond.api.responses.previous import history, previous_response, resolved
 from sessiond.api.responses.reading import messages_of
 from sessiond.api.responses.reply import ResponseReply
 from sessiond.api.responses.schemas import ResponseRequest
-from sessiond.api.responses.tools import choice, definitions, flat
+from sessiond.api.responses.tools import choice, definitions, flat, namespaces
 from sessiond.api.routing import Config, JsonRequest, JsonRoute, TheTurns
 from sessiond.api.template_options import template_options
 from sessiond.errors import InvalidRequest
@@ -40,7 +43,11 @@ _WEAKER = ("previous_response_id", "prompt_cache_key", "user", "id_slot")
 """Signs of a session that count less than the response a request goes on from."""
 
 
-@router.post("/responses")
+@router.post(
+    "/responses",
+    responses=documented(ResponseObject, streams=True),
+    openapi_extra=turn_headers(rewrites=True),
+)
 async def create_response(
     request: JsonRequest, body: ResponseRequest, turns: TheTurns, config: Config
 ) -> Response:
@@ -50,7 +57,7 @@ async def create_response(
     options = template_options(raw, template_fields(preset))
     namer = await model_namer(turns, config, body.model)
     previous = await previous_response(turns, body.previous_response_id)
-    tools = definitions(body.tools or ())
+    tools, spaces = definitions(body.tools or ()), namespaces(body.tools or ())
     items = messages_of(await resolved(turns, raw["input"]))
     chat = read_chat(_messages(body, previous, items), tools, options)
     identity, created, echoed = new_response_id(), int(time.time()), body.echoed(raw)
@@ -66,10 +73,10 @@ async def create_response(
         tool_choice=choice(body.tool_choice, body.parallel_tool_calls is not False, tools),
         schema=body.reply_schema(),
         response_id=identity if body.stored else None,
-        response=_kept(body, created, echoed),
+        response=_kept(body, created, echoed, spaces),
     )
     heading = Heading(
-        wording=Wording(identity, body.summarises, body.encrypts),
+        wording=Wording(identity, body.summarises, body.encrypts, spaces),
         created=created,
         instructions=body.instructions,
         tools=[flat(tool) for tool in chat.tools],
@@ -100,7 +107,9 @@ def _session(request: Request, raw: Json, previous: StoredResponse | None) -> Se
     return replace(found, name=found.name or previous.session)
 
 
-def _kept(body: ResponseRequest, created: int, echoed: Mapping[str, object]) -> str:
+def _kept(
+    body: ResponseRequest, created: int, echoed: Mapping[str, object], spaces: Mapping[str, str]
+) -> str:
     """JSON of what retrieving the response needs beside the turn."""
     if not body.stored:
         return "{}"
@@ -110,5 +119,6 @@ def _kept(body: ResponseRequest, created: int, echoed: Mapping[str, object]) -> 
         "instructed": bool(body.instructions),
         "summarises": body.summarises,
         "encrypts": body.encrypts,
+        "namespaces": spaces,
     }
     return orjson.dumps(kept).decode()

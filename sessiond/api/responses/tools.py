@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
@@ -22,15 +23,57 @@ TOOLS_LEFT_OUT = Counter(
 _FIELDS = ("name", "description", "parameters", "strict")
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """`namespace`: the one that a client calls it in; the model knows it by its name alone."""
+
+    tool: Json
+    where: str
+    namespace: str | None = None
+
+    @property
+    def is_function(self) -> bool:
+        return self.tool.get("type") == "function"
+
+
 def definitions(tools: Sequence[Json]) -> list[Json]:
     """The functions among them, as chat requests define them. Raises InvalidRequest."""
-    known = [
-        _definition(tool, f"tools[{index}]")
-        for index, tool in enumerate(tools)
-        if tool.get("type") == "function"
-    ]
-    TOOLS_LEFT_OUT.inc(len(tools) - len(known))
-    return known
+    listed = list(_listed(tools))
+    plain = {one.tool.get("name") for one in listed if one.namespace is None}
+    known = [one for one in listed if one.is_function and not _is_shadowed(one, plain)]
+    TOOLS_LEFT_OUT.inc(len(listed) - len(known))
+    return [_definition(one.tool, one.where) for one in known]
+
+
+def namespaces(tools: Sequence[Json]) -> dict[str, str]:
+    """Of the functions that are called in one, by their names."""
+    listed = [one for one in _listed(tools) if one.is_function]
+    plain = {one.tool.get("name") for one in listed if one.namespace is None}
+    return {
+        name: one.namespace
+        for one in listed
+        if one.namespace is not None
+        and isinstance(name := one.tool.get("name"), str)
+        and not _is_shadowed(one, plain)
+    }
+
+
+def _is_shadowed(one: _Listed, plain: Collection[object]) -> bool:
+    """The model knows functions by their names: those outside of namespaces come first."""
+    return one.namespace is not None and one.tool.get("name") in plain
+
+
+def _listed(tools: Sequence[Json]) -> Iterator[_Listed]:
+    """Codex puts the functions of one server into a namespace."""
+    for index, tool in enumerate(tools):
+        where, inner, name = f"tools[{index}]", tool.get("tools"), tool.get("name")
+        if tool.get("type") != "namespace" or not isinstance(inner, list):
+            yield _Listed(tool, where)
+            continue
+        for place, one in enumerate(inner):
+            if isinstance(one, dict):
+                namespace = name if isinstance(name, str) else None
+                yield _Listed(one, f"{where}.tools[{place}]", namespace)
 
 
 def flat(definition: str) -> Json:
@@ -38,7 +81,7 @@ def flat(definition: str) -> Json:
     tool: Json = orjson.loads(definition)
     function = tool.get("function")
     fields = function if isinstance(function, dict) else tool
-    return {"parameters": None, "strict": None, **fields, "type": "function"}
+    return {"parameters": None, "strict": False, **fields, "type": "function"}
 
 
 def choice(

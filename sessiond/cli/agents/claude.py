@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from sessiond.cli.agents.settings import KEY, PATIENCE_S, Settings, Target, Value, exports
 
+LEAST_WINDOW = 100_000
+"""Tokens; Claude Code takes a smaller one for this."""
+
 
 def settings(target: Target) -> Settings:
     """The model stands for every class of model that it asks for by itself."""
@@ -18,7 +21,7 @@ def settings(target: Target) -> Settings:
         "ANTHROPIC_DEFAULT_OPUS_MODEL": model,
         "CLAUDE_CODE_SUBAGENT_MODEL": model,
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": target.context,
-        "CLAUDE_CODE_AUTO_COMPACT_WINDOW": target.context,
+        "CLAUDE_CODE_AUTO_COMPACT_WINDOW": _compact_window(target.context),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": target.output,
         "API_TIMEOUT_MS": patience,
         "CLAUDE_STREAM_IDLE_TIMEOUT_MS": patience,
@@ -30,3 +33,7 @@ def settings(target: Target) -> Settings:
         "ATTRIBUTION_HEADER=0 leaves out a line of the system prompt that changes every time.",
     )
     return Settings("shell", exports(variables), notes=notes)
+
+
+def _compact_window(context: int | None) -> int | None:
+    return context if context is not None and context >= LEAST_WINDOW else None

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from sessiond.api.conversation import PARTS_REPLACED
 from sessiond.api.responses.ids import ItemPlace, item_id, new_response_id, place_of
+from sessiond.api.responses.items import Wording
 from sessiond.api.responses.reading import messages_of
-from sessiond.api.responses.tools import TOOLS_LEFT_OUT, choice, definitions
+from sessiond.api.responses.tools import TOOLS_LEFT_OUT, choice, definitions, namespaces
 from sessiond.errors import InvalidRequest, UnsupportedContent
+from sessiond.sessions.parts import Called
 from sessiond.sessions.transcript import Chat, digest, read_chat, tools_digest
 from sessiond.sessions.turn import ToolChoice
 
@@ -155,7 +157,7 @@ def test_images_in_history_become_notes_and_are_counted() -> None:
     texts = [message.content for message in read(items).messages]
     assert texts[0] == "see [image left out: this model reads text only]"
     assert texts[2].count("left out") == 2
-    assert PARTS_REPLACED._value.get() == before + 3
+    assert PARTS_REPLACED._value.get() == before + 2
 
 
 def test_an_image_in_a_new_message_is_refused() -> None:
@@ -255,6 +257,21 @@ def test_functions_are_those_of_chat_and_other_tools_are_left_out() -> None:
     same = {"name": "ls", "parameters": {"type": "object"}, "strict": True}
     chat = read_chat([user("a")], [{"type": "function", "function": same}])
     assert tools_digest(read_chat([user("a")], known).tools) == tools_digest(chat.tools)
+
+
+def test_functions_in_a_namespace_are_known_by_their_names_and_called_in_it() -> None:
+    """As Codex sends those of its sub-agents. One outside that is named the same comes first."""
+    inner: list[Json] = [{"type": "function", "name": name} for name in ("spawn", "ls")]
+    space: Json = {"type": "namespace", "name": "agents", "tools": [*inner, {"type": "x"}, 7]}
+    before = TOOLS_LEFT_OUT._value.get()
+    known = definitions([FUNCTION, space])
+    assert [one["function"]["name"] for one in known] == ["ls", "spawn"]
+    assert TOOLS_LEFT_OUT._value.get() == before + 2
+    assert namespaces([FUNCTION, space]) == {"spawn": "agents"}
+    wording = Wording(new_response_id(), namespaces=namespaces([FUNCTION, space]))
+    spawn, listed = wording.items([Called("1", "spawn", "{}"), Called("2", "ls", "{}")])
+    assert (spawn["name"], spawn["namespace"]) == ("spawn", "agents")
+    assert "namespace" not in listed
 
 
 @pytest.mark.parametrize(
