@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -37,6 +38,16 @@ class Terminal:
             assert time.monotonic() < deadline, f"{text!r} is not in {self.screen!r}"
             assert self._read(), f"{text!r} is not in {self.screen!r}, and the program has ended"
         self._seen = at + len(text)
+
+    def interrupt(self, patience: float = 5) -> None:
+        """Ctrl-C until the program ends: a first one, at the moment in which readline has shown its
+        prompt and does not listen yet, is heard with the next key only.
+        """
+        while self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            deadline = time.monotonic() + patience
+            while self.process.poll() is None and time.monotonic() < deadline:
+                self._read()
 
     def finish(self) -> int:
         """Wait for the end of the program. Returns its exit code."""

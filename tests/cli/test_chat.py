@@ -96,7 +96,7 @@ def test_a_reply_stopped_before_its_first_word_never_happened(
 
 
 def test_ctrl_c_at_the_prompt_leaves_with_130(chat: Terminal) -> None:
-    chat.process.send_signal(signal.SIGINT)
+    chat.interrupt()
     assert chat.finish() == 130
     assert "Traceback" not in chat.screen
 
