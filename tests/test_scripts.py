@@ -137,15 +137,14 @@ def test_streams_are_compared_with_a_bare_loop(run: Run, hybrid_path: Path) -> N
 
 
 def test_llama_server_is_read_by_the_same_client(run: Run, hybrid_path: Path) -> None:
-    """A stand-in that speaks as it does. Result: it is the better one, and so the measure."""
+    """A stand-in that speaks as it does. Result: the better of it and the loop is the measure."""
     binary = ROOT / "tests" / "llama_server.py"
     said = run("bench_load", "--quick", "--json", "--llama-server", str(binary))
     document: dict[str, Any] = json.loads(said.stdout)
     rates, ratios = document["results"]["tokens_per_s"], document["results"]["of_better"]
     for count in ("1", "2"):
         rate = {name: rate[0] for name, rate in rates[count]["prefill"].items()}
-        assert rate["llama-server"] > rate["bare"]
-        of_better = rate["engine"] / rate["llama-server"]
+        of_better = rate["engine"] / max(rate["llama-server"], rate["bare"])
         assert ratios[count]["prefill"]["engine"] == pytest.approx(of_better)
 
 

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from sessiond.api.failure import Failure
 from sessiond.api.messages.errors import anthropic_body, is_anthropics
+from sessiond.api.responses.errors import is_responses, named
 from sessiond.errors import ContextLengthExceeded, SessiondError
 from sessiond.sessions.explanation import ContextEditRejected
 
@@ -58,6 +59,7 @@ async def _handle(request: Request, error: Exception) -> Response:
 
 def refusal(told: Failure, path: str) -> Response:
     """In the shape of the API that `path` belongs to."""
+    told = named(told) if is_responses(path) else told
     body = anthropic_body(told) if is_anthropics(path) else told.body()
     return Response(orjson.dumps(body), told.status, dict(told.headers), "application/json")
 

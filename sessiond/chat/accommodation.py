@@ -1,7 +1,8 @@
 """Messages that a template refuses, put so that it takes them.
 
 Agents send several system messages, some in the middle, and replies one behind the other; many
-templates raise an error then, or know no system role at all.
+templates raise an error then, or know no system role at all. Models call several tools in one reply
+though their template takes one.
 """
 
 from __future__ import annotations
@@ -73,11 +74,28 @@ def _without_system_role(messages: Messages) -> Messages:
     return (told, *messages[front + 1 :])
 
 
+def _one_call_each(messages: Messages) -> Messages:
+    """A reply with several calls is several replies; their results stay behind all of them, so
+    that what follows the last call is all that is new.
+    """
+    return tuple(one for message in messages for one in _apart(message))
+
+
+def _apart(message: Message) -> Messages:
+    first, further = message.tool_calls[:1], message.tool_calls[1:]
+    rest = replace(message, content="", reasoning=None, note=None)
+    return (
+        replace(message, tool_calls=first),
+        *(replace(rest, tool_calls=(call,)) for call in further),
+    )
+
+
 _CHANGES: tuple[Change, ...] = (
     _later_instructions_from_the_user,
     _one_system_message,
     _alternating,
     _without_system_role,
+    _one_call_each,
 )
 
 

@@ -220,7 +220,8 @@ class TemplateRenderer:
     def _render(self, chat: Chat, now: datetime) -> str:
         if self._template is None:
             raise TemplateError(
-                "The model has no chat template.", hint="Give one with --chat-template-file FILE."
+                "The model has no chat template.",
+                hint="Give one with --model-chat-template-file FILE.",
             )
         render = partial(self._render_messages, self._template, chat, now)
         return accommodated(chat.messages, render)

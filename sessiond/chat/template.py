@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sessiond.errors import TemplateError
 
-OTHER_TEMPLATE = "Another template can be given with --chat-template-file FILE."
+OTHER_TEMPLATE = "Another template can be given with --model-chat-template-file FILE."
 
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,

@@ -148,7 +148,9 @@ class Loader:
     def _template(self, embedded: str | None) -> ChatTemplate | None:
         source = self._template_source(embedded)
         if source is None:
-            logger.warning("The model has no chat template; give one with --chat-template-file.")
+            logger.warning(
+                "No chat template in the model: give one with --model-chat-template-file."
+            )
         return ChatTemplate(source) if source is not None else None
 
     def _template_source(self, embedded: str | None) -> str | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,7 +26,6 @@ from sessiond.errors import EngineError, PoolFull
 BOS, START, END = 256, 257, 258
 N_VOCAB = 259
 _SPECIAL = {"<s>": BOS, "<|im_start|>": START, "<|im_end|>": END}
-_SPLIT = re.compile("(" + "|".join(re.escape(text) for text in _SPECIAL) + ")")
 _MASK = (1 << 61) - 1
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -42,8 +41,21 @@ def _mix(*values: int) -> int:
     return state & _MASK
 
 
+def _tokens(text: str, special: Mapping[str, int]) -> list[int]:
+    if not special:
+        return list(text.encode())
+    longest_first = sorted(special, key=len, reverse=True)
+    parts = re.split("(" + "|".join(map(re.escape, longest_first)) + ")", text)
+    return [
+        token for part in parts for token in ([special[part]] if part in special else part.encode())
+    ]
+
+
 class FakeModel:
-    """Tokens are bytes, plus three special ones. `replies` are said before anything is made up."""
+    """Tokens are bytes, three special ones, and those of `control`, which is not printed either.
+
+    `replies` are said before anything is made up.
+    """
 
     def __init__(
         self,
@@ -53,15 +65,19 @@ class FakeModel:
         replies: Iterable[str] = (),
         name: str = "fake",
         chat_template: str | None = CHATML,
+        control: Sequence[str] = (),
     ) -> None:
         self.replies = deque(replies)
+        self._control = {text: N_VOCAB + number for number, text in enumerate(control)}
+        self._special = {**_SPECIAL, **self._control}
+        self._names = {token: text.encode() for text, token in self._special.items()}
         self._info = ModelInfo(
             name=name,
             architecture="fake",
             memory=memory or Memory(MemoryKind.ATTENTION),
             n_ctx_train=n_ctx_train,
             n_ctx_orig=0,
-            n_vocab=N_VOCAB,
+            n_vocab=N_VOCAB + len(self._control),
             n_params=0,
             size_bytes=0,
             chat_template=chat_template,
@@ -76,19 +92,16 @@ class FakeModel:
         return self._info
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> Tokens:
-        parts = _SPLIT.split(text) if parse_special else [text]
-        ids = [
-            token
-            for part in parts
-            for token in ([_SPECIAL[part]] if parse_special and part in _SPECIAL else part.encode())
-        ]
-        return as_tokens(ids)
+        return as_tokens(_tokens(text, self._special if parse_special else {}))
+
+    def script(self, reply: str) -> list[int]:
+        """Its tokens: only control tokens are no letters in it."""
+        return _tokens(reply, self._control)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         if token < BOS:
             return bytes([token])
-        names = {number: text for text, number in _SPECIAL.items()}
-        return names[token].encode() if special else b""
+        return self._names[token] if special else b""
 
     def ends_generation(self, token: int) -> bool:
         return token == END
@@ -104,9 +117,9 @@ class _Sequence:
 
 
 class FakeSampler:
-    def __init__(self, context: FakeContext, script: str | None) -> None:
+    def __init__(self, context: FakeContext, script: list[int] | None) -> None:
         self._context = context
-        self._script = deque(script.encode()) if script is not None else None
+        self._script = deque(script) if script is not None else None
 
     def sample(self, row: int) -> int:
         if self._script is None:
@@ -157,7 +170,7 @@ class FakeContext:
         )
 
     def decode_rows(self, rows: Sequence[BatchRow]) -> None:
-        if self._cells_used() + len(rows) > self._n_ctx:
+        if self._is_full(len(rows)):
             raise PoolFull("The context has no free cells.")
         self._rows = [self._evaluate(row) for row in rows]
         self.evaluated += len(rows)
@@ -165,13 +178,14 @@ class FakeContext:
     def logits(self, row: int) -> npt.NDArray[np.float32]:
         state = self._rows[row]
         generator = np.random.default_rng(state)
-        logits = generator.standard_normal(N_VOCAB).astype(np.float32)
+        logits = generator.standard_normal(self._model.info.n_vocab).astype(np.float32)
         token = END if state % 24 == 0 else 97 + state % 26
         logits[token] = 10.0
         return logits
 
     def sampler(self, sampling: Sampling, history: Tokens) -> FakeSampler:
-        return FakeSampler(self, self._model.replies.popleft() if self._model.replies else None)
+        model = self._model
+        return FakeSampler(self, model.script(model.replies.popleft()) if model.replies else None)
 
     def seq_rm(self, seq: int, start: int, stop: int) -> bool:
         sequence, first = self._sequences[seq], max(start, 0)
@@ -279,7 +293,13 @@ class FakeContext:
             parts.append([sequence.state[0]] if sequence.state else [])
         return parts
 
+    def _is_full(self, further: int) -> bool:
+        room = self._n_ctx - further
+        held = sum(len(sequence.cells) for sequence in self._sequences)
+        return held > room and self._cells_used() > room
+
     def _cells_used(self) -> int:
+        """Those that sequences share are counted once."""
         return len({item for sequence in self._sequences for item in sequence.cells.items()})
 
 

@@ -23,7 +23,6 @@ CARRY_NOTHING = ("x-anthropic-billing-header:",)
 """Lines of the system prompt that begin so are for the provider, and differ in every request."""
 PER_MESSAGE = 20
 """Characters that a template spends on a message beside its own."""
-TITLE_LENGTH = 60
 EXACT_INTEGERS = 2**53
 _JSON_BEGINS = frozenset("{[-0123456789tfn")
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
@@ -125,10 +124,16 @@ def read_message(data: object, param: str = "messages[0]") -> Message:
 
 
 def read_tool(data: object, param: str = "tools[0]") -> str:
-    """A tool definition as compact JSON, without what only steers caches."""
+    """A tool definition as compact JSON, without what only steers caches.
+
+    Not being strict is said as often as it is left out, by one API and the other.
+    """
     fields = _without_markers(_object(data, param))
     if isinstance(function := fields.get("function"), dict):
-        fields["function"] = _without_markers(function)
+        given = _without_markers(function)
+        if not given.get("strict"):
+            given.pop("strict", None)
+        fields["function"] = given
     return clean(json.dumps(fields, separators=(",", ":"), ensure_ascii=False))
 
 
@@ -224,22 +229,6 @@ def characters(chat: Chat) -> int:
     calls = sum(len(call.arguments) for m in chat.messages for call in m.tool_calls)
     said = sum(len(message.content) + PER_MESSAGE for message in chat.messages)
     return said + calls + sum(map(len, chat.tools))
-
-
-def title(content: Content) -> str:
-    """The first words of the first user message or of the prompt: one line, up to 60 characters."""
-    words = " ".join(_first_words(content).split())
-    words = "".join(c for c in words if c.isprintable())
-    if len(words) <= TITLE_LENGTH:
-        return words
-    cut = words[: TITLE_LENGTH - 1]
-    return (cut.rsplit(" ", 1)[0] if " " in cut else cut) + "…"
-
-
-def _first_words(content: Content) -> str:
-    if isinstance(content, Text):
-        return content.prompt
-    return next((m.content for m in content.messages if m.role == "user"), "")
 
 
 def _content(value: object, param: str, role: str) -> str:

@@ -207,7 +207,7 @@ def test_a_refusal_of_the_template_goes_to_the_client() -> None:
 def test_without_a_template_the_way_out_is_named() -> None:
     with pytest.raises(TemplateError) as refused:
         TemplateRenderer(FakeModel(), None).full(Chat((Message("user", "a"),)), NOW)
-    assert "--chat-template-file FILE" in refused.value.hint
+    assert "--model-chat-template-file FILE" in refused.value.hint
 
 
 def test_special_tokens_are_recognised_in_prompts() -> None:

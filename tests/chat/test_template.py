@@ -89,7 +89,7 @@ def test_what_the_template_raises_is_the_message() -> None:
 def test_a_broken_template_names_the_way_out(source: str) -> None:
     with pytest.raises(TemplateError) as refused:
         render(source)
-    assert "--chat-template-file" in refused.value.hint
+    assert "--model-chat-template-file" in refused.value.hint
 
 
 def test_undefined_names_print_nothing_but_have_no_attributes() -> None:

@@ -29,7 +29,7 @@ ADMITTED = LINES + QUEUE
 OFFERED = 10 * ADMITTED
 LENGTH = 8
 FRONT = "You are terse. " * 6
-REFUSING = "{% if messages[-1].content == 'Refuse.' %}{{ raise_exception('No.') }}{% endif %}"
+REFUSING = "{% if 'Refuse.' in messages[-1].content %}{{ raise_exception('No.') }}{% endif %}"
 
 
 def rig_for(directory: Path, *, lines: int = LINES) -> Rig:

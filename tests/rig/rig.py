@@ -115,6 +115,7 @@ class Rig:
     rules: Rules = field(default_factory=Rules)
     whole: bool = False
     tokenizer: str | None = None
+    tool_format: str = ""
     limit: int | None = None
     """The most tokens of one line; else what the context and the model allow."""
 
@@ -273,7 +274,9 @@ class Daemon:
         source = rig.template or info.chat_template
         return Loaded(
             machine=self.machine,
-            renderer=TemplateRenderer(engine.model, ChatTemplate(source) if source else None),
+            renderer=TemplateRenderer(
+                engine.model, ChatTemplate(source) if source else None, rig.tool_format
+            ),
             tokenizer=rig.tokenizer or info.tokenizer,
             model=info.name,
             n_ctx=n_ctx,

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from sessiond.errors import InvalidRequest, UnsupportedContent
 from sessiond.sessions.transcript import (
-    Chat,
     Message,
     Text,
     canonical_arguments,
@@ -21,7 +20,6 @@ from sessiond.sessions.transcript import (
     read_message,
     read_text,
     read_tool,
-    title,
     tools_digest,
 )
 
@@ -243,16 +241,3 @@ def test_bad_input_names_the_field(said: object, param: str) -> None:
 def test_a_part_that_is_no_text_is_unsupported() -> None:
     with pytest.raises(UnsupportedContent):
         read_message({"role": "user", "content": [{"type": "input_audio"}]})
-
-
-@given(any_text)
-def test_a_title_is_one_short_line(text: str) -> None:
-    made = title(Chat((Message("system", "s"), Message("user", text * 9))))
-    assert len(made) <= 60
-    assert made.isprintable()
-
-
-def test_a_title_ends_with_a_whole_word() -> None:
-    assert title(Chat((Message("user", "fix  the\nbuild\x07"),))) == "fix the build"
-    assert title(Text("word " * 20)) == " ".join(["word"] * 11) + "…"
-    assert title(Chat((Message("system", "s"),))) == ""

@@ -41,8 +41,16 @@ def anthropic_body(failure: Failure) -> Json:
     }
     if failure.code == ThreadUnsupported.code:
         error["details"] = {"error_code": failure.code}
-    body: Json = {"type": "error", "error": {**error, "param": failure.param, **failure.details}}
+    body: Json = {"type": "error", "error": {**error, "param": _param(failure), **failure.details}}
     return {**body, "request_id": failure.reference} if failure.reference else body
+
+
+def _param(failure: Failure) -> str | None:
+    """Under the name that this API has for the field."""
+    if failure.param is None:
+        return None
+    param = failure.param.replace("response_format.json_schema.", "output_config.format.")
+    return param.replace(".function.parameters", ".input_schema")
 
 
 def _type(status: int) -> str:

@@ -12,6 +12,7 @@ from sessiond.api.failure import Failure
 from sessiond.api.logprobs import chat_logprobs
 from sessiond.api.reply import session_block, timings
 from sessiond.api.responses.answer import Heading, Spent, Status, ending
+from sessiond.api.responses.errors import named
 from sessiond.api.responses.items import text_part
 from sessiond.api.responses.output import Output
 from sessiond.engine.events import Logprob, Progress
@@ -74,6 +75,7 @@ class ResponseReply:
         return events + self._tell(f"response.{status}", response=whole)
 
     def failed(self, failure: Failure) -> bytes:
+        failure = named(failure)
         error = {
             "code": _code(failure),
             "message": _told(failure),

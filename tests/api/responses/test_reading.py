@@ -157,7 +157,7 @@ def test_images_in_history_become_notes_and_are_counted() -> None:
     texts = [message.content for message in read(items).messages]
     assert texts[0] == "see [image left out: this model reads text only]"
     assert texts[2].count("left out") == 2
-    assert PARTS_REPLACED._value.get() == before + 2
+    assert PARTS_REPLACED._value.get() == before + 3
 
 
 def test_an_image_in_a_new_message_is_refused() -> None:
