@@ -265,7 +265,7 @@ def ratios(
     for count, phases in rates.items():
         for phase, by_name in phases.items():
             better = max(r.median for name, r in by_name.items() if name not in OURS)
-            of_better = {name: by_name[name].median / better for name in OURS}
+            of_better = {n: by_name[n].median / better if better else 0.0 for n in OURS}
             found.setdefault(count, {})[phase] = of_better
     return found
 

@@ -120,16 +120,19 @@ def test_a_small_ring_costs_tokens_and_never_more_bytes(run: Run, hybrid_path: P
 
 
 def test_streams_are_compared_with_a_bare_loop(run: Run, hybrid_path: Path) -> None:
-    """One and two streams of the tiny hybrid. Result: rates of all, and a stream that went on."""
+    """One and two streams of the tiny hybrid. Result: rates of all, and a stream that went on.
+
+    Two that are never at it together, as on a busy machine, have no rate together.
+    """
     document: dict[str, Any] = json.loads(run("bench_load", "--quick", "--json").stdout)
     rates, ratios = document["results"]["tokens_per_s"], document["results"]["of_better"]
     for count in ("1", "2"):
         for phase in ("prefill", "decode"):
             median = {name: rate[0] for name, rate in rates[count][phase].items()}
             assert set(median) == {"daemon", "engine", "bare"}
-            assert min(median.values()) > 0
-            wanted = pytest.approx(median["daemon"] / median["bare"])
-            assert ratios[count][phase]["daemon"] == wanted
+            assert count == "2" or min(median.values()) > 0
+            wanted = median["daemon"] / median["bare"] if median["bare"] else 0.0
+            assert ratios[count][phase]["daemon"] == pytest.approx(wanted)
     for gap in document["results"]["gaps"]["hybrid-tiny"].values():
         assert 0 < gap["median"][0] <= gap["longest"][0] <= gap["reading_ms"][0]
         assert gap["budgets"] == pytest.approx(gap["longest"][2] / STEP_BUDGET_MS)
@@ -144,7 +147,8 @@ def test_llama_server_is_read_by_the_same_client(run: Run, hybrid_path: Path) ->
     rates, ratios = document["results"]["tokens_per_s"], document["results"]["of_better"]
     for count in ("1", "2"):
         rate = {name: rate[0] for name, rate in rates[count]["prefill"].items()}
-        of_better = rate["engine"] / max(rate["llama-server"], rate["bare"])
+        better = max(rate["llama-server"], rate["bare"])
+        of_better = rate["engine"] / better if better else 0.0
         assert ratios[count]["prefill"]["engine"] == pytest.approx(of_better)
 
 
