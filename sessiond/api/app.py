@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, FastAPI, Path
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import Scope
 
 from sessiond import __version__
 from sessiond.api import chat, completions, errors, models, operations, props, sessions, tokens
+from sessiond.api.answers import ErrorBody, refusals
 from sessiond.api.guards import Guard
-from sessiond.api.identity import NAME_LENGTH
+from sessiond.api.identity import session_name
 from sessiond.api.messages import routes as messages
 from sessiond.api.responses import retrieval
 from sessiond.api.responses import routes as responses
-from sessiond.api.routing import ApiConfig
-from sessiond.api.schemas import ErrorBody
+from sessiond.api.routing import ApiConfig, NamePath
 from sessiond.sessions.turn import Turns
 
 
@@ -27,7 +25,7 @@ def create_app(turns: Turns, config: ApiConfig) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses={"4XX": {"model": ErrorBody, "description": "Refused, with the reason"}},
+        responses=refusals(ErrorBody),
     )
     app.state.turns = turns
     app.state.config = config
@@ -76,5 +74,6 @@ def _helpers() -> APIRouter:
     return router
 
 
-async def _session_in_path(session: Annotated[str, Path(max_length=4 * NAME_LENGTH)]) -> None:
-    """Declares the parameter; `identity` reads it."""
+async def _session_in_path(session: NamePath) -> None:
+    """Also of the routes that have no use for it."""
+    session_name(session, param="session")

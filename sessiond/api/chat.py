@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from sessiond.api.answers import ChatCompletion, documented
 from sessiond.api.conversation import conversation
 from sessiond.api.dialect import Json
 from sessiond.api.generation import (
@@ -16,6 +17,7 @@ from sessiond.api.generation import (
     may_compact,
     model_namer,
     policy_of,
+    turn_headers,
 )
 from sessiond.api.logprobs import chat_logprobs
 from sessiond.api.presets import template_fields, with_preset
@@ -75,7 +77,11 @@ def _call(call: Called, arguments: str) -> Json:
     return {"id": call.id, "type": "function", "function": function}
 
 
-@router.post("/chat/completions")
+@router.post(
+    "/chat/completions",
+    responses=documented(ChatCompletion, streams=True),
+    openapi_extra=turn_headers(rewrites=True),
+)
 async def chat_completions(
     request: JsonRequest, body: ChatRequest, turns: TheTurns, config: Config
 ) -> Response:

@@ -7,8 +7,15 @@ from collections.abc import Sequence
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from sessiond.api.answers import Completion, documented
 from sessiond.api.dialect import Json
-from sessiond.api.generation import answer, idempotency_key, identity_of, model_namer
+from sessiond.api.generation import (
+    answer,
+    idempotency_key,
+    identity_of,
+    model_namer,
+    turn_headers,
+)
 from sessiond.api.logprobs import completion_logprobs
 from sessiond.api.presets import with_preset
 from sessiond.api.reply import Reply
@@ -42,7 +49,11 @@ class CompletionReply(Reply):
         return block
 
 
-@router.post("/completions")
+@router.post(
+    "/completions",
+    responses=documented(Completion, streams=True),
+    openapi_extra=turn_headers(rewrites=False),
+)
 async def completions(
     request: JsonRequest, body: CompletionRequest, turns: TheTurns, config: Config
 ) -> Response:

@@ -1,4 +1,6 @@
-"""Closes connections that trickle or stay silent: uvicorn waits for a request for ever."""
+"""uvicorn's protocol with ends: connections that trickle or stay silent are closed, and what is
+no HTTP is answered with an error object.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,10 @@ import asyncio
 from typing import Any
 
 import h11
+import orjson
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sessiond.api.failure import Failure
 
 RECEIPT_SECONDS = 15.0
 SLOWEST_BYTES_PER_SECOND = 16 * 1024
@@ -44,6 +49,19 @@ class DeadlineProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._relax()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's is plain text; clients look for an error object in every answer."""
+        body = orjson.dumps(Failure(400, "This is no valid HTTP request.", "invalid_http").body())
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        opening = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        for event in (opening, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _incomplete(self) -> bool:
         state = self.conn.their_state

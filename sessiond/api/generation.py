@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +20,8 @@ from sessiond.sessions.turn import Finished, OpenTurn, SessionRef, Spoken, TurnR
 
 CLIENT_CLOSED_REQUEST = 499
 KEY_LENGTH = 255
+_POLICIES = ("append-only", "fork")
+_COMPACT = ("allow",)
 
 
 def identity_of(request: Request, body: Mapping[str, object]) -> SessionRef:
@@ -31,12 +34,12 @@ def identity_of(request: Request, body: Mapping[str, object]) -> SessionRef:
 
 def policy_of(request: Request) -> str | None:
     """That of X-Session-Policy. Raises InvalidRequest."""
-    return _choice(request, "X-Session-Policy", ("append-only", "fork"))
+    return _choice(request, "X-Session-Policy", _POLICIES)
 
 
 def may_compact(request: Request) -> bool:
     """Whether X-Session-Compact allows this request to rewrite history. Raises InvalidRequest."""
-    return _choice(request, "X-Session-Compact", ("allow",)) is not None
+    return _choice(request, "X-Session-Compact", _COMPACT) is not None
 
 
 def idempotency_key(request: Request) -> str | None:
@@ -49,6 +52,21 @@ def idempotency_key(request: Request) -> str | None:
             param="Idempotency-Key",
         )
     return key
+
+
+def turn_headers(*, rewrites: bool) -> dict[str, Any]:
+    """For the OpenAPI document. `rewrites`: of a route whose requests have a history."""
+    key: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH}
+    known = {"X-Session-Id": {"type": "string"}, "Idempotency-Key": key}
+    if rewrites:
+        known["X-Session-Policy"] = {"type": "string", "enum": list(_POLICIES)}
+        known["X-Session-Compact"] = {"type": "string", "enum": list(_COMPACT)}
+    return {
+        "parameters": [
+            {"name": name, "in": "header", "required": False, "schema": schema}
+            for name, schema in known.items()
+        ]
+    }
 
 
 def _choice(request: Request, header: str, known: Sequence[str]) -> str | None:

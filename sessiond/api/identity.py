@@ -17,6 +17,11 @@ from sessiond.errors import InvalidRequest
 from sessiond.sessions.turn import SessionRef
 
 NAME_LENGTH = 200
+NAME_SENT = 4 * NAME_LENGTH
+"""The longest that is looked at, with the spaces around it."""
+_INNER = r"/\u0000-\u001f\u007f-\u009f\u2028\u2029"
+NAME_PATTERN = rf"^ *[^ {_INNER}]([^{_INNER}]{{0,{NAME_LENGTH - 2}}}[^ {_INNER}])? *$"
+"""The same as `session_name` checks, for the OpenAPI document."""
 _FORBIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _LEGACY_CLAUDE = re.compile(r"_session_([0-9a-fA-F-]+)$")
 _CONVERSATION_HEADERS = (

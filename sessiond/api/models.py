@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sessiond.api.answers import ModelList, ServedModel, documented
 from sessiond.api.connection import answered
 from sessiond.api.routing import ApiConfig, Config, TheTurns, json_response
 from sessiond.errors import ModelNotFound
@@ -18,13 +19,13 @@ router = APIRouter()
 _STARTED = int(time.time())
 
 
-@router.get("/models")
+@router.get("/models", responses=documented(ModelList))
 async def models(request: Request, turns: TheTurns, config: Config) -> Response:
     """Waits for the model: a client that sees an empty list may not ask again."""
     return await answered(request.receive, _list(turns, config))
 
 
-@router.get("/models/{model:path}")
+@router.get("/models/{model:path}", responses=documented(ServedModel))
 async def model(
     model: Annotated[str, Path(max_length=512)], request: Request, turns: TheTurns, config: Config
 ) -> Response:

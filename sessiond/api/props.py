@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sessiond import __version__
+from sessiond.api.answers import Props, documented
 from sessiond.api.connection import answered
 from sessiond.api.routing import TheTurns, json_response
 from sessiond.engine.sampling import Sampling
@@ -20,7 +21,7 @@ _DRAWN = 2**32 - 1
 """llama.cpp's seed for one that is drawn."""
 
 
-@router.get("/props")
+@router.get("/props", responses=documented(Props))
 async def props(request: Request, turns: TheTurns) -> Response:
     """Waits for the model. `n_ctx` are the most tokens that one conversation can have."""
     return await answered(request.receive, _props(turns))

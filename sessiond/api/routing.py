@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Annotated, Any, NoReturn
 
 import orjson
@@ -13,7 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sessiond.api.identity import NAME_LENGTH, session_name
+from sessiond.api.identity import NAME_PATTERN, NAME_SENT, session_name
 from sessiond.api.keys import Keys
 from sessiond.api.presets import Presets
 from sessiond.sessions.transcript import clean
@@ -64,12 +65,20 @@ class JsonRoute(APIRoute):
 
 
 def parsed(body: bytes) -> Any:
-    """Raises json.JSONDecodeError. Half surrogate pairs, as JavaScript cuts them, become U+FFFD."""
+    """Raises json.JSONDecodeError. Half surrogate pairs, as JavaScript cuts them, become U+FFFD.
+
+    Integers of more than 64 bits become floats, and numbers that no float can hold are refused:
+    what is read here can be written again.
+    """
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         try:
-            return _cleaned(json.loads(body, parse_constant=_refuse_constant))
+            return _cleaned(
+                json.loads(
+                    body, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_finite
+                )
+            )
         except (ValueError, RecursionError):
             raise error from None
 
@@ -87,6 +96,18 @@ def _is_deeper(value: Any, limit: int) -> bool:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+def _integer(digits: str) -> int | float:
+    number = int(digits)
+    return number if -(2**63) <= number < 2**64 else _finite(digits)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not isfinite(number):
+        raise ValueError(digits)
+    return number
 
 
 def _cleaned(value: Any) -> Any:
@@ -110,7 +131,12 @@ async def _config(request: Request) -> ApiConfig:
     return config
 
 
-async def _named(name: Annotated[str, Path(max_length=4 * NAME_LENGTH)]) -> str:
+NamePath = Annotated[
+    str, Path(max_length=NAME_SENT, json_schema_extra={"pattern": NAME_PATTERN, "minLength": 1})
+]
+
+
+async def _named(name: NamePath) -> str:
     return session_name(name, param="name")
 
 

@@ -6,22 +6,24 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
+from sessiond.api.fields import (
+    WHOLE,
+    Alternatives,
+    Bias,
+    Count,
+    Label,
+    Off,
+    Penalty,
+    Share,
+    StopText,
+    TokenId,
+    ToolName,
+)
 from sessiond.engine.sampling import Ending, Sampling
 from sessiond.errors import InvalidRequest
-from sessiond.sessions.turn import SessionChange, ToolChoice
-
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Penalty = Annotated[float, Field(ge=-2, le=2)]
-Label = Annotated[str, Field(max_length=512)]
-ToolName = Annotated[str, Field(min_length=1, max_length=512)]
-StopText = Annotated[str, Field(min_length=1, max_length=1024)]
-TokenId = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
-Bias = Annotated[float, Field(ge=-100, le=100)]
-Policy = Literal["append-only", "fork"]
-Patterns = Annotated[list[Annotated[str, Field(max_length=500)]], Field(max_length=32)]
+from sessiond.sessions.turn import ToolChoice
 
 _SAMPLER_FIELDS = (
     "temperature",
@@ -53,13 +55,13 @@ class Generation(Schema):
     max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Share | None = None
-    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1_000_000), WHOLE] | None = None
     min_p: Share | None = None
     repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    repeat_last_n: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=0, le=1_000_000), WHOLE] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1), WHOLE] | None = None
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=4096)] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
     n: Literal[1] | None = None
@@ -175,7 +177,7 @@ class ChatRequest(Generation):
     response_format: ResponseFormat | None = None
     reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Alternatives | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
 
     @model_validator(mode="after")
@@ -248,10 +250,10 @@ def _tool_name(tool: Mapping[str, Any]) -> object:
 
 
 class CompletionRequest(Generation):
-    prompt: str | Annotated[list[Any], Field(max_length=1_000_000)]
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    echo: bool | None = None
-    suffix: str | None = None
+    prompt: Annotated[str | list[Any], WithJsonSchema({"type": "string"})]
+    logprobs: Alternatives | None = None
+    echo: Off = None
+    suffix: Annotated[str | None, WithJsonSchema({"enum": ["", None]})] = None
     best_of: Literal[1] | None = None
 
     @model_validator(mode="after")
@@ -271,56 +273,3 @@ class CompletionRequest(Generation):
                 "suffix is not supported.", hint="Put the whole prompt into prompt.", param="suffix"
             )
         return self
-
-
-class SessionCreate(Schema):
-    name: str
-    policy: Policy | None = None
-    pinned_front: Patterns | None = None
-
-    def change(self) -> SessionChange:
-        return _change(self.policy, self.pinned_front)
-
-
-class SessionUpdate(Schema):
-    """At least one of them; "default" and ["default"] mean what the configuration says."""
-
-    policy: Policy | Literal["default"] | None = None
-    pinned_front: Patterns | None = None
-
-    @model_validator(mode="after")
-    def _says_something(self) -> Self:
-        if self.policy is None and self.pinned_front is None:
-            raise InvalidRequest(
-                "There is nothing to change.", hint="Give policy or pinned_front.", param="policy"
-            )
-        return self
-
-    def change(self) -> SessionChange:
-        return _change(self.policy, self.pinned_front)
-
-
-class SessionFork(Schema):
-    """`at`: the turn to go on from; the end of the main line where it is left out."""
-
-    name: str
-    at: Count | None = None
-
-
-def _change(policy: str | None, pinned_front: list[str] | None) -> SessionChange:
-    if pinned_front and "default" in pinned_front and len(pinned_front) > 1:
-        raise InvalidRequest(
-            "'default' stands alone.", hint="Leave it out, or the rest.", param="pinned_front"
-        )
-    return SessionChange(policy, None if pinned_front is None else tuple(pinned_front))
-
-
-class ErrorDetail(Schema):
-    message: str
-    type: str
-    code: str
-    param: str | None
-
-
-class ErrorBody(Schema):
-    error: ErrorDetail

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
+from sessiond.api.answers import AppliedTemplate, Detokenized, Tokens, documented
 from sessiond.api.connection import answered
 from sessiond.api.conversation import conversation
 from sessiond.api.presets import template_fields
@@ -35,18 +36,18 @@ class DetokenizeRequest(Schema):
     tokens: Annotated[list[Token], Field(max_length=4_000_000)]
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", responses=documented(Tokens))
 async def tokenize(request: JsonRequest, body: TokenizeRequest, turns: TheTurns) -> Response:
     """Waits for the model, as the others do."""
     return await answered(request.receive, _tokens(turns, body))
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", responses=documented(Detokenized))
 async def detokenize(request: JsonRequest, body: DetokenizeRequest, turns: TheTurns) -> Response:
     return await answered(request.receive, _text(turns, body.tokens))
 
 
-@router.post("/apply-template")
+@router.post("/apply-template", responses=documented(AppliedTemplate))
 async def apply_template(
     request: JsonRequest, body: ChatRequest, turns: TheTurns, config: Config
 ) -> Response:

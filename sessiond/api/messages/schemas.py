@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from sessiond.api.fields import WHOLE, Label, Nothing, StopText
 from sessiond.api.messages.errors import ThreadUnsupported
-from sessiond.api.schemas import Generation, Label, Schema, StopText
+from sessiond.api.schemas import Generation, Schema
 from sessiond.engine.sampling import Ending
 from sessiond.errors import InvalidRequest
 
@@ -69,10 +70,10 @@ class Prompt(Schema):
 class MessagesRequest(Prompt, Generation):
     """`max_tokens` 0 asks only that the prompt be read; one token is the least there is."""
 
-    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] | None = None
     stop_sequences: Annotated[list[StopText], Field(max_length=16)] | None = None
     diagnostics: Diagnostics | None = None
-    thread: dict[str, Any] | None = None
+    thread: Annotated[dict[str, Any] | None, Nothing] = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
+from sessiond.api.answers import documented
 from sessiond.api.dialect import Json
 from sessiond.api.responses.answer import Heading, Spent, ending
+from sessiond.api.responses.answers import DeletedResponse, InputItems, ResponseObject
 from sessiond.api.responses.items import input_items
 from sessiond.api.responses.previous import without_instructions, wording_of
 from sessiond.api.responses.tools import flat
@@ -20,7 +22,7 @@ router = APIRouter(route_class=JsonRoute)
 ResponseId = Annotated[str, Path(max_length=512)]
 
 
-@router.get("/responses/{response}")
+@router.get("/responses/{response}", responses=documented(ResponseObject))
 async def retrieve(response: ResponseId, turns: TheTurns, stream: bool = False) -> Response:
     if stream:
         raise InvalidRequest(
@@ -32,14 +34,14 @@ async def retrieve(response: ResponseId, turns: TheTurns, stream: bool = False) 
     return json_response(_whole(stored, turns.model_name))
 
 
-@router.delete("/responses/{response}")
+@router.delete("/responses/{response}", responses=documented(DeletedResponse))
 async def delete(response: ResponseId, turns: TheTurns) -> Response:
     """The turn stays in its session."""
     await turns.forget_response(response)
     return json_response({"id": response, "object": "response", "deleted": True})
 
 
-@router.get("/responses/{response}/input_items")
+@router.get("/responses/{response}/input_items", responses=documented(InputItems))
 async def list_input_items(
     response: ResponseId,
     turns: TheTurns,

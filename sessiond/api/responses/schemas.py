@@ -8,7 +8,8 @@ import orjson
 from pydantic import Field, model_validator
 
 from sessiond.api.dialect import Json
-from sessiond.api.schemas import Count, Generation, Label, Schema
+from sessiond.api.fields import Alternatives, Count, Label, Nothing, Off
+from sessiond.api.schemas import Generation, Schema
 from sessiond.errors import InvalidRequest
 
 MetadataKey = Annotated[str, Field(max_length=64)]
@@ -63,13 +64,13 @@ class ResponseRequest(Generation):
     store: bool | None = None
     previous_response_id: ResponseId | None = None
     include: Annotated[list[Label], Field(max_length=64)] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Alternatives | None = None
     truncation: Literal["auto", "disabled"] | None = None
     metadata: Annotated[dict[MetadataKey, Label], Field(max_length=16)] | None = None
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
-    background: bool | None = None
-    prompt: Any = None
+    background: Off = None
+    prompt: Annotated[Any, Nothing] = None
 
     @model_validator(mode="after")
     def _supported(self) -> Self:
