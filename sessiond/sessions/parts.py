@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 
@@ -66,16 +67,15 @@ class PlainParser:
 
 def joined(parts: Iterable[Part]) -> tuple[Part, ...]:
     """The same reply in as few parts as possible; order is kept."""
-    whole: list[Part] = []
-    for part in parts:
-        last = whole[-1] if whole else None
-        if isinstance(part, Said) and isinstance(last, Said):
-            whole[-1] = Said(last.text + part.text)
-        elif isinstance(part, Thought) and isinstance(last, Thought):
-            whole[-1] = Thought(last.text + part.text)
-        else:
-            whole.append(part)
-    return tuple(whole)
+    return tuple(one for kind, run in groupby(parts, key=type) for one in _whole(kind, run))
+
+
+def _whole(kind: type[Part], run: Iterable[Part]) -> Iterator[Part]:
+    if kind is Called:
+        yield from run
+    else:
+        text = "".join(part.text for part in run if not isinstance(part, Called))
+        yield Said(text) if kind is Said else Thought(text)
 
 
 def said(parts: Iterable[Part]) -> str:

@@ -81,6 +81,7 @@ class ScriptedTurns:
 
     deltas: Sequence[str] = ("Hel", "lo ", "wörld")
     parts: Sequence[Part] = ()
+    hold_after: int | None = None
     report: TurnReport = REPORT
     health_now: Health = HEALTH
     slow: float = 0.0
@@ -136,7 +137,7 @@ class ScriptedTurns:
         ended = False
         try:
             for happened in self._script(session, logprobs):
-                await asyncio.sleep(self.slow)
+                await asyncio.sleep(3600 if self.pulled == self.hold_after else self.slow)
                 self.pulled += 1
                 yield happened
             if self.late_fault:

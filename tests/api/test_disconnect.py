@@ -40,7 +40,7 @@ def test_while_the_turn_waits_to_be_opened(url: str, turns: ScriptedTurns, strea
 @pytest.mark.parametrize("events", [0, 1, 2, 4])
 def test_after_so_many_events(url: str, turns: ScriptedTurns, stream: bool, events: int) -> None:
     """0: before the first; 1: in the prefill; then between tokens. Result: closed, no more."""
-    turns.slow = 0.15
+    turns.hold_after = events
     turns.deltas = ("a", "b", "c", "d", "e", "f")
     with call(url, body(stream=stream)):
         until(lambda: turns.started and turns.pulled == events)

@@ -70,7 +70,7 @@ async def test_a_clock_is_refused_and_explained_and_costs_nothing(
             "discarded_tokens": session["tokens"] - token,
             "estimated_prefill_ms": error["estimated_prefill_ms"],
         }
-        assert error["estimated_prefill_ms"] > 0
+        assert error["estimated_prefill_ms"] >= 0
         after = (await client.get("/v1/sessions/billing/turns")).json(), daemon.evaluated
         assert after == before
         told = (await client.get(error["explain_url"])).json()
