@@ -34,6 +34,8 @@ SPARES = FREEZE_SPARES + 2
 STEP_BUDGET_MS = 200.0
 """So long at most a running stream waits for another line's prefill, beside its own decode."""
 LEAST_CHUNK = 16
+_AIM = 0.8
+"""Of the budget: how long a step takes depends on what else the machine does."""
 _EXPORT_MS = 5.0
 _EXPORT_SHARE = 0.05
 """Blocks are exported for so long between two steps, or for this share of the last one: with one
@@ -95,6 +97,7 @@ class EngineCore:
         self._drained: list[Capture] = []
         self._active: list[ActiveRun] = []
         self._step_ms = 0.0
+        self._step_tokens = 0
         self._budget_ms = step_budget_ms
         self._clears = 0
         self._tokens_per_ms = 0.0
@@ -153,6 +156,7 @@ class EngineCore:
         waiting = [r for r in self._active if not r.decoding and not r.starved]
         evaluated = self._prefill(waiting[0], beside=len(decoding) > 0) if waiting else 0
         self._step_ms = (time.monotonic() - began) * 1e3
+        self._step_tokens = evaluated
         if evaluated:
             self._tokens_per_ms = evaluated / max(self._step_ms, 1e-3)
 
@@ -261,8 +265,8 @@ class EngineCore:
     def export_blocks(
         self, seq: int, epoch: int, spans: Iterable[tuple[int, int]]
     ) -> list[Payload] | None:
-        """The first blocks of `spans`, more than a step can add, and as many more as take little
-        time beside a step.
+        """The first blocks of `spans`, more than the last step has added, and as many more as take
+        little time beside a step.
         """
         began, payloads, exported = time.monotonic(), list[Payload](), 0
         budget = max(_EXPORT_MS, _EXPORT_SHARE * self._step_ms if self.busy else 0.0)
@@ -273,7 +277,7 @@ class EngineCore:
             payloads.append(payload)
             exported += stop - start
             late = (time.monotonic() - began) * 1e3 >= budget
-            if late and exported > self.context.n_batch:
+            if late and exported > self._step_tokens:
                 break
         return payloads
 
@@ -381,7 +385,7 @@ class EngineCore:
         """The most tokens of one chunk; `beside` runs that wait for their next token."""
         if not beside or not self._tokens_per_ms:
             return self.context.n_batch
-        affordable = int(self._tokens_per_ms * self._budget_ms)
+        affordable = int(self._tokens_per_ms * self._budget_ms * _AIM)
         return min(self.context.n_batch, max(LEAST_CHUNK, affordable))
 
     def _prefill(self, active: ActiveRun, *, beside: bool) -> int:

@@ -386,7 +386,7 @@ def test_beside_a_running_stream_a_chunk_is_no_longer_than_the_step_budget() -> 
     desk.start(run_of(0, prompt(8), max_tokens=40, ignore_eos=True))
     desk.core.step()
     desk.start(run_of(1, prompt(200, start=3), max_tokens=0))
-    desk.core._tokens_per_ms, desk.core._budget_ms = 0.2, 100.0
+    desk.core._tokens_per_ms, desk.core._budget_ms = 0.25, 100.0
     desk.core.step()
     assert desk.context.chunks[-1] == (1, 0, 20)
     desk.core._tokens_per_ms = 0.01

@@ -81,7 +81,7 @@ def test_a_block_of_a_line_that_changed_is_not_exported() -> None:
 
 
 @pytest.mark.parametrize(("budget_ms", "exported"), [(0.0, 2), (60_000.0, 3)])
-def test_blocks_are_exported_as_long_as_there_is_time_but_more_than_a_step_can_add(
+def test_blocks_are_exported_as_long_as_there_is_time_but_more_than_the_last_step_added(
     monkeypatch: pytest.MonkeyPatch, budget_ms: float, exported: int
 ) -> None:
     monkeypatch.setattr("sessiond.engine.core._EXPORT_MS", budget_ms)
