@@ -145,15 +145,18 @@ class Register:
         if record.name in self._records:
             raise Conflict(f"There is a session {record.name!r} already.", param="name")
         first, begun = self._unborn.get(record.name, (record, SessionTree()))
-        made = replace(record, id=first.id, created=first.created)
-        turns = tuple(begun)
-        self._records[made.name], self._trees[made.name] = made, begun
+        await self._make(replace(record, id=first.id, created=first.created), begun)
+
+    async def _make(self, record: SessionRecord, tree: SessionTree) -> None:
+        """The session is there from now on: turns that come meanwhile are written behind it."""
+        turns = tuple(tree)
+        self._records[record.name], self._trees[record.name] = record, tree
         try:
-            await self._work(lambda: self._ledger.create(made, turns))
+            await self._work(lambda: self._ledger.create(record, turns))
         except BaseException:
-            if self._records.get(made.name) is made:
-                del self._records[made.name]
-                self._trees.pop(made.name, None)
+            if self._records.get(record.name) is record:
+                del self._records[record.name]
+                self._trees.pop(record.name, None)
             raise
 
     async def change(self, name: str, **fields: Any) -> None:
@@ -176,11 +179,7 @@ class Register:
         tree = SessionTree()
         for turn in turns:
             tree.add(turn)
-        with self._using(record.name):
-            self._unborn[record.name] = (record, tree)
-            await self._work(lambda: self._ledger.create(record, turns))
-            self._records[record.name] = record
-            self._trees[record.name] = tree
+        await self._make(record, tree)
 
     async def forget_fronts(self, tree: SessionTree) -> None:
         """Of a session that was removed; others with the same front keep it by their own turns.

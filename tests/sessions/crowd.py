@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -59,12 +60,14 @@ class Agent:
 class Trouble:
     """What llama.cpp may do: fail in a decode, with its memory in doubt, or refuse a state.
 
-    It refuses those that it has no cells for.
+    It refuses those that it has no cells for, and takes `pace` seconds for a decode, so that turns
+    run beside one another.
     """
 
     def __init__(self, daemon: Daemon, chance: random.Random) -> None:
         self.fails_after: int | None = None
         self.refuses = 0.0
+        self.pace = 0.0005
         self._chance = chance
         self._core = daemon.machine.engine.core
         self._context: Any = daemon.context._context
@@ -73,6 +76,7 @@ class Trouble:
         self._context.set_state = self._set_state
 
     def _decode_rows(self, rows: Any) -> None:
+        time.sleep(self.pace)
         if self.fails_after is not None:
             self.fails_after -= 1
             if self.fails_after < 0:

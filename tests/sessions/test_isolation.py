@@ -191,6 +191,7 @@ async def test_a_line_that_waits_for_cells_looks_again_when_a_decode_fails(
     first, second = chat("a" * 250, front=""), chat("b" * 250, front="")
     async with rig_of("swa", state_dir, lines=2, n_ctx=400).daemon() as daemon:
         trouble = Trouble(daemon, random.Random(1))
+        trouble.pace = 0.02
         opened = await daemon.open("first", first, max_tokens=60, ignore_eos=True)
         await anext(opened.events)
         waiting = asyncio.create_task(daemon.say("second", second))
