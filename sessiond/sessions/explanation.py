@@ -31,6 +31,7 @@ class Explanation:
     """One rewrite, refused or let through. Tokens and milliseconds; `created` in Unix seconds.
 
     `turn` is None for a refusal. `sentence` says what changed, `message` that it was not sent, too.
+    `leaf` is the last turn of the line that is rewritten.
     """
 
     turn: int | None
@@ -48,6 +49,7 @@ class Explanation:
     estimated_prefill_ms: float
     ways: tuple[str, ...]
     created: float
+    leaf: int = 0
 
 
 class ContextEditRejected(InvalidRequest):

@@ -38,8 +38,8 @@ from sessiond.sessions.tree import SessionTree, Turn
 BUSY_TIMEOUT_S = 5.0
 _SESSIONS = text("SELECT * FROM session")
 _OUTLINES = text(
-    "SELECT session_id, number, parent, length, prompt_tokens, cached, model, fingerprint, created"
-    " FROM outline"
+    "SELECT session_id, number, parent, length, prompt_tokens, cached, model, fingerprint, created,"
+    " replaces FROM outline"
 )
 _ANSWERED = text(
     "SELECT session.name, turn.number FROM turn JOIN session ON session.id = turn.session_id"

@@ -12,7 +12,7 @@ from sessiond.sessions.tree import DAY_S
 class TurnOutline(NamedTuple):
     """`length` tokens of the path to its end, `prompt_tokens` of which `cached` were reused.
 
-    `created` in Unix seconds.
+    `created` in Unix seconds. `replaces` is the last turn of a line that it is a compaction of.
     """
 
     number: int
@@ -23,6 +23,7 @@ class TurnOutline(NamedTuple):
     model: str
     fingerprint: str
     created: float
+    replaces: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,14 @@ class Outline:
 
 def outline(turns: Sequence[TurnOutline], now: float) -> Outline:
     """Of one session; as its tree says it. `now` in Unix seconds."""
-    parents = {turn.parent for turn in turns}
+    parents, replaced = {turn.parent for turn in turns}, {turn.replaces for turn in turns}
     leaves = [turn for turn in turns if turn.number not in parents]
     prompt = sum(turn.prompt_tokens for turn in turns)
     return Outline(
         turns=len(turns),
         lines=len(leaves),
         hit_rate=sum(turn.cached for turn in turns) / prompt if prompt else 0.0,
-        end=_main(leaves, now),
+        end=_main([leaf for leaf in leaves if leaf.number not in replaced], now),
     )
 
 

@@ -119,6 +119,7 @@ class TurnRow(SQLModel, table=True):
     response_id: str | None
     response: str | None
     opened: str
+    replaces: int | None
 
 
 def _first_tables(connection: sqlite3.Connection) -> None:
@@ -185,6 +186,18 @@ def _replies(connection: sqlite3.Connection) -> None:
         """CREATE UNIQUE INDEX turn_response ON turn(response_id)
             WHERE response_id IS NOT NULL"""
     )
+    connection.execute("ALTER TABLE turn ADD COLUMN replaces INTEGER")
+    connection.execute("ALTER TABLE outline ADD COLUMN replaces INTEGER")
+    connection.execute("DROP VIEW turn_outline")
+    connection.execute(
+        """CREATE VIEW turn_outline AS SELECT session_id, number, parent,
+            kept + length(prompt_tokens) / 4 + length(reply_tokens) / 4,
+            CASE WHEN json_valid(stats)
+                THEN coalesce(json_extract(stats, '$.prompt_tokens'), 0) ELSE 0 END,
+            CASE WHEN json_valid(stats)
+                THEN coalesce(json_extract(stats, '$.cached'), 0) ELSE 0 END,
+            model, fingerprint, created, replaces FROM turn"""
+    )
 
 
 MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [
@@ -248,6 +261,7 @@ def turn_row(session_id: str, turn: Turn) -> TurnRow:
         response_id=turn.response_id,
         response=None if turn.response is None else clean(turn.response),
         opened=turn.opened,
+        replaces=turn.replaces,
     )
 
 
@@ -271,6 +285,7 @@ def turn_of(row: TurnRow) -> Turn:
         response_id=row.response_id,
         response=row.response,
         opened=row.opened,
+        replaces=row.replaces,
     )
 
 

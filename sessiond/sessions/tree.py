@@ -46,7 +46,8 @@ class Turn:
     tokens are the first `kept` of its parent's path, `prompt_tokens`, `reply_tokens`. `tokenizer`,
     `fingerprint`, `model` and `settings` are digests of what produced them. `created` is in Unix
     seconds. `response_id` is what clients that keep no history call it by, `response` is JSON of
-    what they are told again of it. `opened` is the mark of reasoning that the prompt ends with.
+    what they are told again of it. `opened` is the mark of reasoning that the prompt ends with,
+    `replaces` the last turn of a line that it is a compaction of.
     """
 
     number: int
@@ -66,6 +67,7 @@ class Turn:
     response_id: str | None = None
     response: str | None = None
     opened: str = ""
+    replaces: int | None = None
 
     @property
     def said(self) -> Message:
@@ -147,6 +149,7 @@ class SessionTree:
         self._quoted: dict[bytes, list[int]] = {}
         self._links: set[bytes] = set()
         self._text_lengths: set[int] = set()
+        self._replaced: set[int | None] = {None}
         self._last_number = 0
         self._paths: OrderedDict[int, Tokens] = OrderedDict()
 
@@ -189,6 +192,7 @@ class SessionTree:
         place = self._place(turn)
         self._last_number = max(self._last_number, turn.number)
         self._places[turn.number] = place
+        self._replaced.add(turn.replaces)
         self._children(turn.parent).append(turn.number)
         self._answered.setdefault(place.answered, []).append(turn.number)
         if isinstance(turn.content, Text):
@@ -235,8 +239,11 @@ class SessionTree:
         return tuple(number for number, place in self._places.items() if not place.children)
 
     def main_line(self, now: float) -> int | None:
-        """The leaf with most tokens among those of the last day, else the one used last."""
-        leaves = [self._places[number] for number in self.leaves()]
+        """The leaf with most tokens among those of the last day, else the one used last.
+
+        Of a line and its compaction it is the compaction, until the line is gone on with.
+        """
+        leaves = [self._places[number] for number in self.leaves() if number not in self._replaced]
         recent = [leaf for leaf in leaves if now - leaf.turn.created <= DAY_S]
         if recent:
             return max(recent, key=lambda leaf: (leaf.length, leaf.turn.created)).turn.number

@@ -383,7 +383,10 @@ class TurnTask:
         stats = self._stats(composed, landed, ended, miss)
         if rest := self._speech.rest():
             self._log.add(rest)
+        rewrite = decided.rewrite
         turn = self._answered(_turn(shop, number, composed, ended, stats))
+        if rewrite is not None and rewrite.outcome == "compacted":
+            turn = replace(turn, replaces=rewrite.leaf)
         saved = await self._commit(shop, record, tree, turn, decided)
         report = report_of(record, tree, turn, landed, ended, saved)
         count(report, shop.register.unsaved)

@@ -49,6 +49,7 @@ def explain(
     quoted, address = shlex.quote(name), quote(name, safe="")
     return Explanation(
         turn=None,
+        leaf=rewrite.leaf,
         outcome=outcome,
         cause=rewrite.cause,
         sentence=f"{what[0].upper()}{what[1:]}.",

@@ -25,6 +25,7 @@ MESSAGE = (
 )
 CLOCK = Explanation(
     turn=None,
+    leaf=40,
     outcome="refused",
     cause="clock",
     sentence="The system prompt changed (clock 10:02 → 10:03).",
@@ -253,6 +254,7 @@ def test_explain_has_the_rewrites_and_the_turns_that_missed(
         "estimated_prefill_ms",
         "ways",
         "created",
+        "leaf",
     }
     assert (first["before"], first["after"]) == (CLOCK.before, CLOCK.after)
     assert first["first_diff"] == BODY["error"]["first_diff"]

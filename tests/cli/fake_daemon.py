@@ -177,6 +177,7 @@ def turn(number: int = 40, **changes: object) -> Json:
         "finish_reason": "stop",
         "ttft_ms": 85.0,
         "created": time.time() - 200,
+        "leaf": 40,
     } | changes
 
 
@@ -204,6 +205,7 @@ def rewrite(**changes: object) -> Json:
         "estimated_prefill_ms": 88_123.4,
         "ways": ["Start a new chat.", "sessiond set billing --policy fork   (go on beside it)"],
         "created": time.time() - 200,
+        "leaf": 40,
     } | changes
 
 

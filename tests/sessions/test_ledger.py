@@ -271,7 +271,7 @@ def test_turns_of_an_older_ledger_are_outlined(path: Path, session: SessionRecor
         connection.execute("DROP VIEW turn_outline")
         connection.execute("DROP TABLE outline")
         connection.execute("DROP INDEX turn_response")
-        for column in ("response_id", "response", "opened"):
+        for column in ("response_id", "response", "opened", "replaces"):
             connection.execute(f"ALTER TABLE turn DROP COLUMN {column}")
         connection.execute("UPDATE turn SET stats = '{' WHERE number = 3")
         connection.execute("PRAGMA user_version = 2")

@@ -195,3 +195,26 @@ async def test_a_summary_takes_the_place_of_the_history_and_the_line_goes_on(
         assert (await daemon.say("talk", edited, tools=short.tools)).report.miss is None
         await agent.ask(daemon, "And the old line?")
         assert len(await daemon.lifecycle.explain("talk")) == 1
+
+
+async def test_a_compaction_is_the_main_line_until_the_old_one_is_gone_on_with(
+    state_dir: Path, kind: str
+) -> None:
+    """The list and a resume are about what the agent talks on in; also after a restart."""
+    rig = agent_rig(kind, state_dir, max_rewind=0)
+    async with rig.daemon() as daemon:
+        agent = Agent()
+        await agent.work(daemon)
+        front, tail = agent.messages[:1], agent.messages[-2:]
+        short = Agent(messages=[*front, says("So far: all is well."), *tail], tools=agent.tools)
+        await short.ask(daemon, "Go on?")
+        summary = await daemon.lifecycle.summary("talk")
+        assert len(daemon.lifecycle._register._trees["talk"].leaves()) > 1
+        line = (await daemon.lifecycle.transcript("talk"))[1].content
+        assert line == "So far: all is well."
+    async with rig.daemon() as daemon:
+        (listed,) = await daemon.lifecycle.summaries()
+        assert listed.tokens == summary.tokens == (await daemon.lifecycle.summary("talk")).tokens
+        assert (await daemon.lifecycle.resume("talk")).tokens == summary.tokens
+        await agent.ask(daemon, "And the old line?")
+        assert (await daemon.lifecycle.summary("talk")).tokens > summary.tokens

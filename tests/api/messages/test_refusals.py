@@ -72,6 +72,7 @@ def test_a_refused_rewrite_says_all_it_says_elsewhere(
         "billing",
         Explanation(
             turn=None,
+            leaf=40,
             outcome="refused",
             cause="clock",
             sentence="The system prompt changed.",
