@@ -177,7 +177,6 @@ def turn(number: int = 40, **changes: object) -> Json:
         "finish_reason": "stop",
         "ttft_ms": 85.0,
         "created": time.time() - 200,
-        "leaf": 40,
     } | changes
 
 
