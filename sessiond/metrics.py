@@ -149,3 +149,9 @@ DRAIN_MS = Gauge(
     "Engine time spent on copying captures out of the context.",
     registry=REGISTRY,
 )
+
+TOOLS_LEFT_OUT = Counter(
+    "sessiond_tools_left_out",
+    "Tools of requests that only a vendor's own servers can run.",
+    registry=REGISTRY,
+)

@@ -18,6 +18,7 @@ from sessiond.chat.gbnf import gbnf
 from sessiond.chat.reply.parser import FormatParser
 from sessiond.chat.spelling import Spelling
 from sessiond.chat.template import ChatTemplate
+from sessiond.chat.told_tools import tells_of_tools, with_tools
 from sessiond.engine.constraint import Constraint
 from sessiond.engine.context import Model
 from sessiond.engine.memory import Tokens
@@ -224,7 +225,9 @@ class TemplateRenderer:
                 hint="Give one with --model-chat-template-file FILE.",
             )
         render = partial(self._render_messages, self._template, chat, now)
-        return accommodated(chat.messages, render)
+        untold = chat.tools and not tells_of_tools(self._source)
+        messages = with_tools(chat.messages, chat.tools) if untold else chat.messages
+        return accommodated(messages, render)
 
     def _render_messages(
         self, template: ChatTemplate, chat: Chat, now: datetime, messages: tuple[Message, ...]

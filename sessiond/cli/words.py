@@ -37,10 +37,16 @@ def seconds(milliseconds: float) -> str:
     return f"{value / 60:.0f} min"
 
 
+LOADING = "the model is loading"
+"""What the daemon says of all sessions until it can look."""
+
+
 def back_in(session: SessionSummary) -> str:
     """How soon a session can go on: `now`, `0.4 s`, `~41 s needs re-reading: model changed`."""
     if session.state == "resident":
         return "now"
+    if session.reason == LOADING:
+        return "when the model is there"
     if session.reason:
         return f"~{seconds(session.back_in_ms)} needs re-reading: {session.reason}"
     if session.state == "ledger" and session.tokens:

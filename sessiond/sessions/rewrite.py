@@ -26,7 +26,7 @@ class Rewrite:
     """`leaf` is the last turn of the line whose history was changed.
 
     `in_front`: the system prompt or the tools changed. `change`: nothing else did but this.
-    `stranger`: the system prompt is quite another one.
+    `stranger`: the system prompt is quite another one, and there are no tools.
     """
 
     leaf: int
@@ -51,8 +51,8 @@ def find_rewrite(content: Content, match: Match, tree: SessionTree) -> Rewrite |
     front = max(front_length(known.messages), front_length(content.messages))
     in_front = difference.field == "tools" or difference.message < front
     cause, change = diagnose(known, content, difference, in_front)
-    stranger = in_front and _unlike(system_text(known), system_text(content))
-    return Rewrite(leaf, difference, cause, change, in_front, stranger)
+    unlike = in_front and not content.tools and _unlike(system_text(known), system_text(content))
+    return Rewrite(leaf, difference, cause, change, in_front, stranger=unlike)
 
 
 def _changed_line(content: Chat, match: Match, tree: SessionTree) -> int | None:

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from prometheus_client import Counter
-
 from sessiond.api.dialect import Json
 from sessiond.api.messages.schemas import ToolChoiceIn
 from sessiond.api.schemas import tool_choice
 from sessiond.errors import InvalidRequest
-from sessiond.metrics import REGISTRY
+from sessiond.metrics import TOOLS_LEFT_OUT
 from sessiond.sessions.turn import ToolChoice
 
-TOOLS_IGNORED = Counter(
-    "sessiond_ignored_tools",
-    "Tools without an input_schema: only Anthropic's own servers can run them.",
-    registry=REGISTRY,
-)
 _MODES: dict[str, Literal["none", "auto", "required"]] = {
     "none": "none",
     "auto": "auto",
@@ -30,7 +23,7 @@ _MODES: dict[str, Literal["none", "auto", "required"]] = {
 def definitions(tools: Sequence[Json]) -> tuple[Json, ...]:
     """As OpenAI writes them. Raises InvalidRequest with `param`."""
     known = tuple(_definition(tool, f"tools[{i}]") for i, tool in enumerate(tools) if _known(tool))
-    TOOLS_IGNORED.inc(len(tools) - len(known))
+    TOOLS_LEFT_OUT.inc(len(tools) - len(known))
     return known
 
 

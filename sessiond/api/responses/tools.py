@@ -7,19 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
-from prometheus_client import Counter
 
 from sessiond.api.dialect import Json
 from sessiond.api.schemas import tool_choice
 from sessiond.errors import InvalidRequest
-from sessiond.metrics import REGISTRY
+from sessiond.metrics import TOOLS_LEFT_OUT
 from sessiond.sessions.turn import ToolChoice
 
-TOOLS_LEFT_OUT = Counter(
-    "sessiond_tools_left_out",
-    "Tools of Responses requests that are no functions, and so cannot be called here.",
-    registry=REGISTRY,
-)
 _FIELDS = ("name", "description", "parameters", "strict")
 
 

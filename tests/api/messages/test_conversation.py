@@ -15,8 +15,9 @@ from sessiond.api.conversation import PARTS_REPLACED
 from sessiond.api.conversation import conversation as openais
 from sessiond.api.messages.conversation import conversation
 from sessiond.api.messages.events import SIGNATURE, content
-from sessiond.api.messages.tools import TOOLS_IGNORED, definitions
+from sessiond.api.messages.tools import definitions
 from sessiond.errors import InvalidRequest, UnsupportedContent
+from sessiond.metrics import TOOLS_LEFT_OUT
 from sessiond.sessions.parts import Called, Said, Thought
 from sessiond.sessions.transcript import Chat, Message, ToolCall, digest, tools_digest
 
@@ -243,7 +244,7 @@ def test_a_document_of_plain_text_is_read() -> None:
 
 
 def test_tools_of_anthropics_servers_are_left_out_and_counted() -> None:
-    ignored = TOOLS_IGNORED._value.get()
+    ignored = TOOLS_LEFT_OUT._value.get()
     assert definitions([{"type": "web_search_20250305", "name": "web_search"}, LS]) == (
         {
             "type": "function",
@@ -254,7 +255,7 @@ def test_tools_of_anthropics_servers_are_left_out_and_counted() -> None:
             },
         },
     )
-    assert TOOLS_IGNORED._value.get() - ignored == 1
+    assert TOOLS_LEFT_OUT._value.get() - ignored == 1
 
 
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {}}

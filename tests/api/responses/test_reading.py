@@ -13,8 +13,9 @@ from sessiond.api.conversation import PARTS_REPLACED
 from sessiond.api.responses.ids import ItemPlace, item_id, new_response_id, place_of
 from sessiond.api.responses.items import Wording
 from sessiond.api.responses.reading import messages_of
-from sessiond.api.responses.tools import TOOLS_LEFT_OUT, choice, definitions, namespaces
+from sessiond.api.responses.tools import choice, definitions, namespaces
 from sessiond.errors import InvalidRequest, UnsupportedContent
+from sessiond.metrics import TOOLS_LEFT_OUT
 from sessiond.sessions.parts import Called
 from sessiond.sessions.transcript import Chat, digest, read_chat, tools_digest
 from sessiond.sessions.turn import ToolChoice
