@@ -27,7 +27,9 @@ from sessiond.sessions.turn import ToolChoice
 SCHEMA_PARAM = "response_format.json_schema.schema"
 MOST_CALLS = 32
 """In one reply: a small model that may call again does so for ever."""
-_DEFINITIONS = ("$defs", "definitions")
+_ROOT = "parameters"
+_VALUES = frozenset({"const", "enum", "default", "examples"})
+_IDENTITIES = frozenset({"$id", "id"})
 _DEEPEST = 16
 _HARMONY_NEXT = "<|end|><|start|>assistant"
 _HARMONY_ANSWER = "<|channel|>final<|message|>"
@@ -144,14 +146,15 @@ def _bare(tool: _Tool, way: JsonCall, arguments: dict[str, object]) -> Json | No
         written = json.loads(f"{way.begin(tool.name)}{{}}{way.after}")
     except ValueError:
         return None
-    properties = {key: {"const": value} if value else arguments for key, value in written.items()}
+    rebased = _rebased(arguments)
+    properties = {key: {"const": value} if value else rebased for key, value in written.items()}
     shape = {
         "type": "object",
         "properties": properties,
         "required": list(properties),
         "additionalProperties": False,
     }
-    return _json(_definitions(tool) | shape, tool)
+    return _json(_within(tool, shape), tool)
 
 
 def _parameter(way: TaggedCall, tool: _Tool, name: str, schema: object) -> Form:
@@ -161,12 +164,30 @@ def _parameter(way: TaggedCall, tool: _Tool, name: str, schema: object) -> Form:
         return Row((begin, Either(tuple(map(Literal, texts))), end))
     if _may_be_text(schema, tool.parameters):
         return Row((begin, Words(way.parameter_after)))
-    return Row((begin, _json(_definitions(tool) | _object(schema), tool), end))
+    return Row((begin, _json(_within(tool, _object(_rebased(schema))), tool), end))
 
 
-def _definitions(tool: _Tool) -> dict[str, object]:
-    """What references within its parameters lead to."""
-    return {key: tool.parameters[key] for key in _DEFINITIONS if key in tool.parameters}
+def _within(tool: _Tool, schema: dict[str, object]) -> dict[str, object]:
+    """A schema whose references, rebased, lead into the tool's parameters."""
+    if not tool.parameters:
+        return schema
+    return schema | {"$defs": {_ROOT: _rebased({"type": "object"} | tool.parameters)}}
+
+
+def _rebased(schema: object) -> object:
+    """References to the root of the parameters lead to where `_within` puts it."""
+    if isinstance(schema, list):
+        return [_rebased(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {
+        key: value if key in _VALUES else _rebased(value)
+        for key, value in schema.items()
+        if key not in _IDENTITIES or not isinstance(value, str)
+    }
+    if isinstance(reference := schema.get("$ref"), str) and reference.startswith("#"):
+        found["$ref"] = f"#/$defs/{_ROOT}{reference[1:]}"
+    return found
 
 
 def _json(schema: dict[str, object], tool: _Tool) -> Json:
@@ -206,8 +227,9 @@ def _resolved(schema: object, root: dict[str, object]) -> object:
         if not isinstance(reference, str):
             return schema
         schema = root
-        for key in reference.removeprefix("#/").split("/"):
-            schema = schema.get(key) if isinstance(schema, dict) else None
+        for key in filter(None, reference.removeprefix("#").split("/")):
+            name = key.replace("~1", "/").replace("~0", "~")
+            schema = schema.get(name) if isinstance(schema, dict) else None
     return None
 
 

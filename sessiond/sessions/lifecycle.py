@@ -279,6 +279,7 @@ class Lifecycle:
 
     async def forget_response(self, response: str) -> None:
         await self._register.forget_response(response)
+        self._retries.forget_response(response)
 
     async def verify(self) -> VerifyReport:
         await self.ready()
@@ -447,10 +448,11 @@ class Lifecycle:
         self, name: str, verb: str, *, needs_model: bool = True
     ) -> AsyncGenerator[SessionRecord, None]:
         """No turn is under way inside. Raises SessionNotFound, Unavailable, Conflict."""
+        self._refuse_if_running(name, verb)
         known = self._register[name]
         if needs_model:
             await self.ready()
-        self._refuse_if_running(name, verb)
+            self._refuse_if_running(name, verb)
         async with self._to_itself(known.name):
             yield self._register[known.name]
 

@@ -32,6 +32,12 @@ class Retries:
         for key in gone:
             del self._by_key[key]
 
+    def forget_response(self, response: str) -> None:
+        """Nor a response that was deleted."""
+        gone = [key for key, turn in self._by_key.items() if turn.request.response_id == response]
+        for key in gone:
+            del self._by_key[key]
+
     def find(self, request: TurnRequest, running: Iterable[TurnTask]) -> TurnTask | None:
         """Raises InvalidRequest where a key comes with another request than before."""
         if request.idempotency_key is None:

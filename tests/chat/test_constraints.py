@@ -25,7 +25,7 @@ from sessiond.engine.run import Run
 from sessiond.engine.sampling import Ending, Sampling
 from sessiond.errors import InvalidRequest
 from sessiond.sessions.calls.formats import FORMATS, format_named, take_calls
-from sessiond.sessions.calls.spelling import Spelling
+from sessiond.sessions.calls.spelling import JsonCall, Spelling
 from sessiond.sessions.turn import ToolChoice
 from tests.engine.asking import SAMPLINGS, ask, real_core
 
@@ -230,6 +230,39 @@ def test_parameters_between_tags(
     wanted = {"choice": REQUIRED, "tools": (tool("f", parameters),), "spelling": CODER}
     assert [text for text in inside if not fits(coder(("p", text)), **wanted)] == []
     assert [text for text in outside if fits(coder(("p", text)), **wanted)] == []
+
+
+@pytest.mark.parametrize("family", ["hermes", "llama", "mistral_list", "qwen_coder"])
+@pytest.mark.parametrize("more", [{}, {"$id": "https://example.org/f"}])
+def test_references_lead_into_the_tools_own_parameters(family: str, more: dict[str, str]) -> None:
+    """To the root of them, as of a tree, and to another property."""
+    parameters = {
+        "type": "object",
+        "properties": {
+            "n": {"type": "integer"},
+            "child": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+            "m": {"$ref": "#/properties/n"},
+        },
+        "required": ["n", "child", "m"],
+        "additionalProperties": False,
+    } | more
+    spelling = format_named(family).spelling
+    wanted = {"choice": REQUIRED, "tools": (tool("f", parameters),), "spelling": spelling}
+
+    def called(child: object, m: object) -> str:
+        if family == "qwen_coder":
+            return coder(("n", "1"), ("child", json.dumps(child)), ("m", json.dumps(m)))
+        arguments = json.dumps({"n": 1, "child": child, "m": m})
+        call = spelling.call
+        assert isinstance(call, JsonCall)
+        return f"{spelling.start}{call.begin('f')}{arguments}{call.after}{spelling.end}"
+
+    inner = {"n": 2, "child": None, "m": 3}
+    assert fits(called(inner, 3), **wanted)
+    assert fits(called(None, 3), **wanted)
+    assert not fits(called({"name": "f", "arguments": inner}, 3), **wanted)
+    assert not fits(called({"n": 2}, 3), **wanted)
+    assert not fits(called(None, "x"), **wanted)
 
 
 def test_parameters_that_are_not_required_may_be_left_out() -> None:

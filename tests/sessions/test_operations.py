@@ -313,3 +313,15 @@ async def test_to_remove_one_of_many_reads_a_few(
         assert daemon.machine.store.lookup(tokens) == before
         await daemon.lifecycle.delete("fork")
         assert 0 < daemon.machine.store.lookup(tokens).tokens <= shared
+
+
+async def test_a_session_whose_first_turn_runs_is_not_removed(state_dir: Path) -> None:
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        opened = await daemon.open("new", chat("Hi"), max_tokens=40, ignore_eos=True)
+        await anext(opened.events)
+        with pytest.raises(Conflict, match="running"):
+            await daemon.lifecycle.delete("new")
+        async for _ in opened.events:
+            pass
+        with pytest.raises(SessionNotFound):
+            await daemon.lifecycle.delete("never")

@@ -247,6 +247,17 @@ async def test_a_deleted_response_is_gone_and_the_talk_is_not(tmp_path: Path) ->
         assert [turn.parent for turn in await turns_of(daemon, third)] == [None, 1, 2]
 
 
+async def test_a_key_does_not_bring_a_deleted_response_back(tmp_path: Path) -> None:
+    async with talking(tmp_path) as (_, sdk):
+        keyed = {"extra_headers": {"Idempotency-Key": "k"}}
+        first = await ask(sdk, "One?", **keyed)
+        assert (await ask(sdk, "One?", **keyed)).id == first.id
+        await sdk.responses.delete(first.id)
+        again = await ask(sdk, "One?", **keyed)
+        assert again.id != first.id
+        assert (await sdk.responses.retrieve(again.id)).id == again.id
+
+
 async def test_what_is_not_stored_cannot_be_found(tmp_path: Path) -> None:
     async with talking(tmp_path) as (daemon, sdk):
         reply = await ask(sdk, "One?", store=False)
