@@ -448,11 +448,12 @@ class Lifecycle:
         self, name: str, verb: str, *, needs_model: bool = True
     ) -> AsyncGenerator[SessionRecord, None]:
         """No turn is under way inside. Raises SessionNotFound, Unavailable, Conflict."""
-        self._refuse_if_running(name, verb)
+        if name not in self._register:
+            self._refuse_if_running(name, verb)
         known = self._register[name]
         if needs_model:
             await self.ready()
-            self._refuse_if_running(name, verb)
+        self._refuse_if_running(name, verb)
         async with self._to_itself(known.name):
             yield self._register[known.name]
 
