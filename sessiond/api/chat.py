@@ -20,11 +20,10 @@ from sessiond.api.generation import (
     turn_headers,
 )
 from sessiond.api.logprobs import chat_logprobs
-from sessiond.api.presets import template_fields, with_preset
+from sessiond.api.presets import with_chosen
 from sessiond.api.reply import Reply
 from sessiond.api.routing import Config, JsonRequest, JsonRoute, TheTurns
 from sessiond.api.schemas import ChatRequest
-from sessiond.api.template_options import template_options
 from sessiond.engine.events import Logprob
 from sessiond.sessions.parts import Called, Part, Said, Thought, calls, said, thought
 from sessiond.sessions.turn import Finished, TurnRequest
@@ -86,9 +85,7 @@ async def chat_completions(
     request: JsonRequest, body: ChatRequest, turns: TheTurns, config: Config
 ) -> Response:
     raw = await request.json()
-    preset = config.presets.get(body.model or "")
-    body = with_preset(body, preset)
-    options = template_options(raw, template_fields(preset))
+    body, options = with_chosen(body, raw, config.presets)
     namer = await model_namer(turns, config, body.model)
     wanted = TurnRequest(
         session=identity_of(request, raw),

@@ -44,6 +44,15 @@ def with_preset(request: R, preset: Preset | None) -> R:
     return request.model_copy(update=left) if left else request
 
 
+def with_chosen(request: R, raw: Mapping[str, Any], presets: Presets) -> tuple[R, dict[str, Any]]:
+    """The request with the preset that its model names, and the template's options of both.
+
+    `raw` is the body as it came. Raises InvalidRequest as `template_options` does.
+    """
+    preset = presets.get(getattr(request, "model", None) or "")
+    return with_preset(request, preset), template_options(raw, template_fields(preset))
+
+
 def template_fields(preset: Preset | None) -> dict[str, Any]:
     """What `template_options` takes of it, beside the request."""
     names = {"enable_thinking", "reasoning_effort", "chat_template_kwargs"}

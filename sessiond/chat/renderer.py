@@ -46,6 +46,7 @@ class TemplateRenderer:
         self._model = model
         self._template = template
         self._source = template.source if template else ""
+        self._tells_of_tools = tells_of_tools(self._source)
         self._format = format_named(tool_format) if tool_format else format_of(self._source)
         self.shown = frozenset(self._control(self._format.control))
         self._rendered: tuple[Chat, datetime, str] | None = None
@@ -224,22 +225,18 @@ class TemplateRenderer:
                 "The model has no chat template.",
                 hint="Give one with --model-chat-template-file FILE.",
             )
-        render = partial(self._render_messages, self._template, chat, now)
-        untold = chat.tools and not tells_of_tools(self._source)
-        messages = with_tools(chat.messages, chat.tools) if untold else chat.messages
-        return accommodated(messages, render)
-
-    def _render_messages(
-        self, template: ChatTemplate, chat: Chat, now: datetime, messages: tuple[Message, ...]
-    ) -> str:
-        return template.render(
-            [_for_template(message) for message in messages],
+        render = partial(
+            self._template.render,
             tools=[json.loads(tool) for tool in chat.tools] or None,
             bos=self._model.info.bos,
             eos=self._model.info.eos,
             now=now,
             options=dict(chat.template_options),
         )
+        messages = chat.messages
+        if chat.tools and not self._tells_of_tools:
+            messages = with_tools(messages, chat.tools)
+        return accommodated(messages, lambda those: render([_for_template(m) for m in those]))
 
     def _continuation(self, text: str) -> Tokens:
         if self._guard is None:

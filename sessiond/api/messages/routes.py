@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from sessiond.api.answers import documented, refusals
 from sessiond.api.connection import answered
-from sessiond.api.dialect import Json
 from sessiond.api.generation import (
     answer,
     idempotency_key,
@@ -23,10 +22,8 @@ from sessiond.api.messages.marks import breakpoints, lifetime
 from sessiond.api.messages.reply import MessagesReply, Wish
 from sessiond.api.messages.schemas import MessagesRequest, Prompt
 from sessiond.api.messages.tools import choice, definitions
-from sessiond.api.presets import template_fields, with_preset
+from sessiond.api.presets import with_chosen
 from sessiond.api.routing import Config, JsonRequest, JsonRoute, TheTurns, json_response
-from sessiond.api.template_options import template_options
-from sessiond.config.presets import Preset
 from sessiond.sessions.transcript import Content
 from sessiond.sessions.turn import TurnRequest, Turns
 
@@ -44,8 +41,7 @@ async def messages(
 ) -> Response:
     raw = await request.json()
     namer = await model_namer(turns, config, body.model)
-    preset = config.presets.get(body.model or "")
-    body, options = with_preset(body, preset), _options(raw, body, preset)
+    body, options = with_chosen(body, {**raw, **body.effort()}, config.presets)
     tools = definitions(body.tools or ())
     wanted = TurnRequest(
         session=identity_of(request, raw),
@@ -71,7 +67,7 @@ async def count_tokens(
 ) -> Response:
     """All tokens of the prompt, cached or not."""
     raw = await request.json()
-    options = _options(raw, body, config.presets.get(body.model or ""))
+    _, options = with_chosen(body, {**raw, **body.effort()}, config.presets)
     content = conversation(raw, definitions(body.tools or ()), options)
     await model_namer(turns, config, body.model)
     return await answered(request.receive, _counted(turns, content))
@@ -79,10 +75,6 @@ async def count_tokens(
 
 async def _counted(turns: Turns, content: Content) -> Response:
     return json_response({"input_tokens": await turns.count(content)})
-
-
-def _options(raw: Json, body: Prompt, preset: Preset | None) -> Json:
-    return template_options({**raw, **body.effort()}, template_fields(preset))
 
 
 @probe_router.head("/", response_class=Response)

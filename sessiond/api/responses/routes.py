@@ -22,7 +22,7 @@ from sessiond.api.generation import (
     policy_of,
     turn_headers,
 )
-from sessiond.api.presets import template_fields, with_preset
+from sessiond.api.presets import with_chosen
 from sessiond.api.responses.answer import Heading
 from sessiond.api.responses.answers import ResponseObject
 from sessiond.api.responses.ids import new_response_id
@@ -33,7 +33,6 @@ from sessiond.api.responses.reply import ResponseReply
 from sessiond.api.responses.schemas import ResponseRequest
 from sessiond.api.responses.tools import choice, definitions, flat, namespaces
 from sessiond.api.routing import Config, JsonRequest, JsonRoute, TheTurns
-from sessiond.api.template_options import template_options
 from sessiond.errors import InvalidRequest
 from sessiond.sessions.transcript import read_chat
 from sessiond.sessions.turn import SessionRef, StoredResponse, TurnRequest
@@ -52,9 +51,7 @@ async def create_response(
     request: JsonRequest, body: ResponseRequest, turns: TheTurns, config: Config
 ) -> Response:
     raw: Json = await request.json()
-    preset = config.presets.get(body.model or "")
-    body = with_preset(body, preset)
-    options = template_options(raw, template_fields(preset))
+    body, options = with_chosen(body, raw, config.presets)
     namer = await model_namer(turns, config, body.model)
     previous = await previous_response(turns, body.previous_response_id)
     tools, spaces = definitions(body.tools or ()), namespaces(body.tools or ())
