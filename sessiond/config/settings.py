@@ -104,6 +104,9 @@ class Server(Section):
     load_wait: Duration = Field(
         600.0, description="How long requests wait while the model loads, as a duration."
     )
+    drain: Duration = Field(
+        10.0, description="How long running replies may go on when the daemon stops. A duration."
+    )
 
     def socket(self) -> Path | None:
         """The unix socket to listen on, None for none."""
@@ -207,6 +210,11 @@ class Sessions(Section):
     pinned_front: Names = Field(
         (), description='Parts of the system prompt to freeze: "clock", "date", "id", or patterns.'
     )
+    warm: int = Field(
+        16,
+        ge=0,
+        description="Sessions whose state is made anew in idle time after the model has changed.",
+    )
     keep: Duration = Field(
         30 * 86400.0,
         description="Forget what was unused for so long, except sessions you named. A duration.",
@@ -230,6 +238,15 @@ class Store(Section):
     )
 
 
+class Log(Section):
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="What is logged: this and worse."
+    )
+    format: Literal["auto", "text", "json"] = Field(
+        "auto", description="How: for people or for programs. auto: by where the log goes."
+    )
+
+
 class Config(BaseSettings):
     """Frozen. Constructed directly it reads no environment and no file: `load_config` does.
 
@@ -248,6 +265,7 @@ class Config(BaseSettings):
     )
     checkpoints: Checkpoints = Checkpoints()
     store: Store = Store()
+    log: Log = Log()
 
     @classmethod
     def settings_customise_sources(

@@ -32,7 +32,7 @@ class Console:
     def progress(self, share: float) -> None:
         self._bar.update(self._task, completed=share)
         if self._lifecycle is not None:
-            self._lifecycle.loading_progress = share
+            self._lifecycle.progressed(share)
 
     def bound(self, addresses: list[str]) -> None:
         self._addresses = addresses

@@ -11,13 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
-from sessiond.errors import (
-    Conflict,
-    EngineError,
-    NotFound,
-    SessiondError,
-    Unavailable,
-)
+from sessiond.errors import Conflict, EngineError, NotFound
 from sessiond.metrics import UNSAVED_TURNS
 from sessiond.sessions.ancestry import inheritance
 from sessiond.sessions.change import fields_of
@@ -27,6 +21,7 @@ from sessiond.sessions.explanation import Explanation, Explanations
 from sessiond.sessions.floor import Floor
 from sessiond.sessions.health import Counts, Loaded, health_of
 from sessiond.sessions.lander import Machine
+from sessiond.sessions.model_host import ModelHost
 from sessiond.sessions.overview import Overview
 from sessiond.sessions.register import Register
 from sessiond.sessions.resumption import resume
@@ -81,19 +76,15 @@ class Lifecycle:
         limits: Limits,
         rules: Rules | None = None,
     ) -> None:
-        self.loading_progress: float | None = None
         self._register = register
-        self._load = load
         self._limits = limits
         self._floor = Floor(limits.queue)
         self._rules = rules or Rules()
         self._explanations = Explanations()
         self._retries = Retries()
         self._overview = Overview(register, self._rules)
-        self._loaded: Loaded | None = None
-        self._loading: asyncio.Task[None] | None = None
-        self._failure = ""
         self._draining = asyncio.Event()
+        self._host = ModelHost(load, self._begin_chores, self._draining, limits.load_wait)
         self._stopping: asyncio.Task[None] | None = None
         self._turns: dict[asyncio.Task[None], TurnTask] = {}
         self._busy: dict[str, asyncio.Event] = {}
@@ -104,12 +95,15 @@ class Lifecycle:
     async def start(self) -> None:
         """Read the ledger and begin to load the model. Raises LedgerError."""
         await self._register.open()
-        self._loading = asyncio.create_task(self._load_model())
+        self._host.start()
+
+    def progressed(self, share: float) -> None:
+        """Of loading the model, 0.0 to 1.0. Any thread."""
+        self._host.progress = share
 
     async def loaded(self) -> None:
         """Waits until the model is loaded. Raises what loading raised."""
-        if self._loading is not None:
-            await asyncio.shield(self._loading)
+        await self._host.wait()
 
     async def stop(self) -> None:
         """Admit nothing more, let turns end or cut them, bring everything to disk.
@@ -123,22 +117,13 @@ class Lifecycle:
         await asyncio.shield(self._stopping)
 
     async def ready(self) -> None:
-        self._refuse_if_draining()
-        if self._loaded is not None:
-            return
-        try:
-            async with asyncio.timeout(self._limits.load_wait):
-                await self._loaded_or_draining()
-        except TimeoutError as error:
-            raise Unavailable("The model is still loading.", hint="Try again later.") from error
-        self._refuse_if_draining()
-        self._refuse_if_failed()
+        await self._host.ready()
 
     # --- turns
 
     @property
     def model_name(self) -> str | None:
-        return self._loaded.model if self._loaded else None
+        return self._host.loaded.model if self._host.loaded else None
 
     async def count(self, content: Content) -> int:
         await self.ready()
@@ -146,13 +131,11 @@ class Lifecycle:
 
     async def vocabulary(self) -> Vocabulary:
         await self.ready()
-        if self._loaded is None:
-            raise Unavailable("The model is still loading.", hint="Try again later.")
-        return self._loaded.vocabulary
+        return self._host.present.vocabulary
 
     async def open(self, request: TurnRequest) -> OpenTurn:
-        self._refuse_if_draining()
-        self._refuse_if_failed()
+        self._host.refuse_if_draining()
+        self._host.refuse_if_failed()
         if (same := self._retries.find(request, self._turns.values())) is not None:
             return OpenTurn(same.session, await same.events(), same.request.response_id)
         self._floor.check(self._waiting)
@@ -161,7 +144,7 @@ class Lifecycle:
         turn = TurnTask(request, name, self._workshop, begun)
         self._retries.add(turn)
         try:
-            if self._loaded is not None:
+            if self._host.loaded is not None:
                 await turn.decide(self._workshop())
                 self._floor.check(self._waiting)
         except BaseException as error:
@@ -303,9 +286,10 @@ class Lifecycle:
             sessions=len(self._register),
             unsaved=self._register.unsaved,
         )
-        progress = None if self._loaded else self.loading_progress
-        detail = self._failure or self._problem
-        return await health_of(self._loaded, self._status(), detail, counts, progress)
+        host = self._host
+        progress = None if host.loaded else host.progress
+        detail = host.failure or self._problem
+        return await health_of(host.loaded, self._status(), detail, counts, progress)
 
     # --- inside
 
@@ -317,18 +301,16 @@ class Lifecycle:
     def _status(self) -> Status:
         if self._draining.is_set():
             return "draining"
-        if self._failure:
+        if self._host.failure:
             return "failed"
-        return "ok" if self._loaded else "loading"
+        return "ok" if self._host.loaded else "loading"
 
     @property
     def _machine(self) -> Machine | None:
-        return self._loaded.machine if self._loaded else None
+        return self._host.machine
 
     def _workshop(self) -> Workshop:
-        loaded = self._loaded
-        if loaded is None:
-            raise Unavailable("The model is still loading.", hint="Try again later.")
+        loaded = self._host.present
         return Workshop(
             loaded.machine,
             loaded.renderer,
@@ -339,46 +321,20 @@ class Lifecycle:
             self._explanations,
         )
 
-    def _refuse_if_draining(self) -> None:
-        if self._draining.is_set():
-            raise Unavailable("sessiond is stopping.", hint="Try again in a moment.")
-
-    def _refuse_if_failed(self) -> None:
-        if self._failure:
-            raise Unavailable(f"The model could not be loaded: {self._failure}")
-
-    async def _load_model(self) -> None:
-        try:
-            self._loaded = await self._load()
-        except SessiondError as error:
-            self._failure = str(error)
-            raise
-        except Exception as error:
-            self._failure = repr(error)
-            raise EngineError(f"The model could not be loaded: {error!r}.") from error
-        saver = self._loaded.machine.saver
-        self._floor.lines = len(self._loaded.machine.engine.core.sequences)
+    def _begin_chores(self, loaded: Loaded) -> None:
+        machine = loaded.machine
+        self._floor.lines = len(machine.engine.core.sequences)
         self._chores = [
-            self._spawn(saver.watch(lambda: self._floor.running > 0)),
+            self._spawn(machine.saver.watch(lambda: self._floor.running > 0)),
             self._spawn(self._retry_unsaved()),
-            self._spawn(self._park_idle(self._loaded.machine)),
+            self._spawn(self._park_idle(machine)),
         ]
-
-    async def _loaded_or_draining(self) -> None:
-        if self._loading is None:
-            return
-        draining = asyncio.create_task(self._draining.wait())
-        try:
-            await asyncio.wait({self._loading, draining}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            draining.cancel()
 
     async def _stop(self) -> None:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._register.close)
             await self._end_turns()
-            if self._loading is not None:
-                await asyncio.wait({self._loading})
+            await self._host.settle()
             machine = self._machine
             if machine is not None:
                 stack.callback(machine.store.close)

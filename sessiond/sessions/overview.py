@@ -225,6 +225,8 @@ class Overview:
             policy=self._rules.policy_of(record),
             pinned_front=self._rules.pinned_front_of(record),
             may_compact=record.may_compact,
+            pinned=record.pinned,
+            owner=record.owner,
             hit_rate=standing.hit_rate,
             back_in_ms=back_in_ms(standing, machine) if machine else 0.0,
             reason=standing.reason,

@@ -26,7 +26,8 @@ STORED_TOKENS = np.dtype("<i4")
 class SessionRecord:
     """What is kept of a session beside its turns. Times are Unix seconds.
 
-    `id` stays when the name changes. `named`: a person chose the name. `policy` None: the default,
+    `id` stays when the name changes. `name` is the full one, `owner/name` where the session belongs
+    to an owner of API keys (no name has a slash otherwise). `named`: a person chose the name. `policy` None: the default,
     and so for `pinned_front`. `may_compact`: the next rewrite is let through, once.
     """
 
@@ -41,6 +42,11 @@ class SessionRecord:
     pinned: bool = False
     pinned_front: tuple[str, ...] | None = None
     may_compact: bool = False
+
+    @property
+    def owner(self) -> str:
+        """Whose keys may use it and whose state it may share; "" is the house."""
+        return self.name.rpartition("/")[0]
 
     @property
     def clock(self) -> datetime:

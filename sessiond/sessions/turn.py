@@ -184,6 +184,8 @@ class SessionSummary:
     saved: bool = True
     pinned_front: tuple[str, ...] = ()
     may_compact: bool = False
+    pinned: bool = False
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

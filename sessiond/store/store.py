@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import Literal
 
@@ -77,6 +78,15 @@ class Store:
         self._vault.shrink()
         with suppress(StoreFailed):
             self._get_ready()
+
+    def of(self, owner: str) -> Store:
+        """The same directory as `owner` sees it: no state of another is ever found or shared."""
+        if owner == self.owner:
+            return self
+        seen = copy(self)
+        seen.owner = owner
+        seen._root = root_key(self.fingerprint, owner)
+        return seen
 
     @_usable()
     def lookup(self, tokens: Tokens) -> Stored:
