@@ -69,10 +69,15 @@ bench: $(VENV)/.dev
 	@$(BIN)/python -m scripts.bench_match
 	@$(BIN)/python -m scripts.bench_load
 	@$(BIN)/python -m scripts.bench_growth
+	@$(BIN)/python -m scripts.bench_footprint
 
-proof-state proof-durability proof-agents-load: $(VENV)/.dev
+proof-state proof-agents-load: $(VENV)/.dev
 	@$(BIN)/python -m scripts.fetch_models tests
 	@$(BIN)/python -m pytest -v -m $(subst -,_,$@) $(ARGS)
+
+proof-durability: $(VENV)/.dev
+	@$(BIN)/python -m scripts.fetch_models tests
+	@$(BIN)/python -m scripts.proof_durability $(ARGS)
 
 proof-api: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n 2 -m proof_api $(ARGS)

@@ -151,7 +151,7 @@ class Line:
         return Measured(answer, self._read_bytes() - before)
 
     def _read_bytes(self) -> int:
-        return int(self._daemon.metric("sessiond_store_restored_bytes_total"))
+        return int(self._daemon.metric("sessiond_restore_bytes_total"))
 
 
 def restored_files(state: Path) -> list[Path]:

@@ -118,7 +118,7 @@ class Talk:
     def _counters(self) -> Counters:
         daemon = self._daemon
         return Counters(
-            store=int(daemon.metric("sessiond_store_written_bytes_total")),
+            store=int(daemon.metric("sessiond_save_bytes_total")),
             ledger=sum(path.stat().st_size for path in daemon.state.glob("ledger.sqlite*")),
             device=_device_bytes(daemon.pid),
         )

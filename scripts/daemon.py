@@ -83,6 +83,8 @@ class Daemon:
         self.log = state.with_name(state.name + ".log")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.variables: dict[str, str] = {}
+        """Set for the next start, beside what is inherited."""
         self._options = tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
         self._http: httpx.Client | None = None
@@ -121,7 +123,7 @@ class Daemon:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command(nothing),
-                env=_environment(os.environ),
+                env=_environment(os.environ) | self.variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -197,7 +199,7 @@ class Daemon:
         deadline = time.monotonic() + SAVE_TIMEOUT_S
         written, since = -1.0, time.monotonic()
         while written <= more_than or time.monotonic() - since < quiet:
-            now = self.metric("sessiond_store_written_bytes_total")
+            now = self.metric("sessiond_save_bytes_total")
             if now != written:
                 written, since = now, time.monotonic()
             if time.monotonic() > deadline:

@@ -18,7 +18,8 @@ from sessiond.sessions.checkpoints import Checkpoints
 from sessiond.sessions.health import Loaded
 from sessiond.sessions.lander import Machine
 from sessiond.sessions.ledger import Ledger
-from sessiond.sessions.lifecycle import Lifecycle, Limits
+from sessiond.sessions.lifecycle import Lifecycle
+from sessiond.sessions.limits import Limits
 from sessiond.sessions.rates import Rates
 from sessiond.sessions.register import Register
 from sessiond.sessions.residency import Residency

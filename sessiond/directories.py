@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from sessiond.errors import ConfigError
 
 SOCKET_NAME = "sessiond.sock"
+SERVICE_SOCKET = Path("/run/sessiond") / SOCKET_NAME
+"""Where the machine's own service listens (systemd/sessiond.service)."""
 _PRIVATE = 0o700
 _CACHE_TAG = """\
 Signature: 8a477f597d28d172789f06886806bc55
@@ -39,6 +42,11 @@ class StateDirs:
         if store_dir:
             cache = Path(store_dir).expanduser()
         return cls(state.absolute(), cache.absolute())
+
+    @classmethod
+    def of_service(cls) -> Self:
+        """Those of the machine's own service (systemd/sessiond.service)."""
+        return cls(Path("/var/lib/sessiond"), Path("/var/cache/sessiond"))
 
     def make(self) -> None:
         """Create both, for this user only, and tag the cache. Raises ConfigError."""

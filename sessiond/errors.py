@@ -49,6 +49,12 @@ class TemplateError(InvalidRequest):
     code = "chat_template_failed"
 
 
+class InvalidExport(InvalidRequest):
+    """A file that is no export, or was cut off or altered. Nothing has changed."""
+
+    code = "invalid_export"
+
+
 class NotFound(SessiondError):
     code, status = "not_found", 404
 

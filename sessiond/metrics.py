@@ -6,32 +6,62 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 REGISTRY = CollectorRegistry()
 
+
+class Total:
+    """Feeds a counter from a total somebody else counts; one lower than before began anew."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._last = 0.0
+
+    def reach(self, total: float) -> None:
+        self._counter.inc(total - self._last if total >= self._last else total)
+        self._last = total
+
+
 STORE_WRITTEN = Counter(
-    "sessiond_store_written_bytes",
+    "sessiond_save_bytes_total",
     "Bytes of state files written to disk, headers included.",
     ["kind"],
     registry=REGISTRY,
 )
 STORE_RESTORED = Counter(
-    "sessiond_store_restored_bytes",
+    "sessiond_restore_bytes_total",
     "Bytes of payload read from disk and verified.",
     registry=REGISTRY,
 )
-STORE_EVICTED = Counter(
-    "sessiond_store_evicted_files",
-    "State files removed to make room; reason is quota or disk (keep_free).",
-    ["reason"],
+EVICTIONS = Counter(
+    "sessiond_evictions_total",
+    "States removed: tier disk for quota or disk (keep_free), tier ring for room, dropped (their "
+    "line) or damaged.",
+    ["tier", "reason"],
     registry=REGISTRY,
 )
 STORE_QUARANTINED = Counter(
-    "sessiond_store_quarantined_files",
+    "sessiond_store_quarantined_files_total",
     "State files refused; reason is damaged, foreign or newer.",
     ["reason"],
     registry=REGISTRY,
 )
 STORE_BYTES = Gauge(
-    "sessiond_store_bytes",
+    "sessiond_disk_bytes",
     "Bytes of all state files on disk, quarantine included.",
+    registry=REGISTRY,
+)
+DISK_QUOTA = Gauge(
+    "sessiond_disk_quota_bytes", "What all state files may have at most.", registry=REGISTRY
+)
+SAVE_SECONDS = Histogram(
+    "sessiond_save_seconds",
+    "Writing one state file, by kind.",
+    ["kind"],
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30),
+    registry=REGISTRY,
+)
+RESTORE_SECONDS = Histogram(
+    "sessiond_restore_seconds",
+    "Bringing the state of one turn from disk into the context.",
+    buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
     registry=REGISTRY,
 )
 
@@ -54,7 +84,7 @@ TTFT = Histogram(
 )
 PROMPT_TOKENS = Counter(
     "sessiond_prompt_tokens_total",
-    "Prompt tokens by where their state came from.",
+    "Prompt tokens by where their state came from: memory, disk, or prefill (evaluated).",
     ["source"],
     registry=REGISTRY,
 )
@@ -79,61 +109,84 @@ MISSED_TOKENS = Counter(
     ["reason"],
     registry=REGISTRY,
 )
+WARMED_SESSIONS = Counter(
+    "sessiond_warmed_sessions_total",
+    "Sessions whose state was made anew in idle time after the model or its settings changed.",
+    registry=REGISTRY,
+)
+WARMED_TOKENS = Counter(
+    "sessiond_warmed_tokens_total", "Tokens that were evaluated for that.", registry=REGISTRY
+)
 SUSPENDED = Counter(
     "sessiond_turns_suspended_total",
     "Running turns that were parked because the context had no free cells.",
     registry=REGISTRY,
 )
-REFUSALS = Counter(
-    "sessiond_policy_refusals_total",
-    "Requests that were refused because they rewrite history, by cause.",
-    ["cause"],
-    registry=REGISTRY,
-)
-REWRITES = Counter(
-    "sessiond_rewrites_total",
-    "Rewrites of history that were let through: compacted, rewound or forked, by cause.",
-    ["outcome", "cause"],
+VIOLATIONS = Counter(
+    "sessiond_append_only_violations_total",
+    "Requests that rewrite history: refused, or let through as compacted, rewound or forked.",
+    ["action", "cause"],
     registry=REGISTRY,
 )
 TURNS = Counter(
     "sessiond_turns_total", "Turns by how they ended.", ["finish_reason"], registry=REGISTRY
+)
+PRUNED_TURNS = Counter(
+    "sessiond_pruned_turns_total",
+    "Turns that left the ledger because they were unused for sessions.keep.",
+    registry=REGISTRY,
+)
+STORE_PINNED = Gauge(
+    "sessiond_disk_pinned_bytes",
+    "Bytes of the state of pinned sessions, which no quota evicts.",
+    registry=REGISTRY,
+)
+STORE_COLLECTED = Counter(
+    "sessiond_disk_collected_files_total",
+    "State files removed because no turn in the ledger was made with their model and settings.",
+    registry=REGISTRY,
 )
 UNSAVED_TURNS = Gauge(
     "sessiond_unsaved_turns",
     "Turns only in memory because the ledger could not be written.",
     registry=REGISTRY,
 )
-CAPTURES = Gauge(
-    "sessiond_captures",
-    "Snapshots captured since the start: frozen, or direct because no spare was free.",
+SESSIONS = Gauge(
+    "sessiond_sessions",
+    "Sessions: resident (a line of theirs is in the context) or parked.",
+    ["state"],
+    registry=REGISTRY,
+)
+RUNNING = Gauge("sessiond_running_turns", "Turns that are evaluated now.", registry=REGISTRY)
+QUEUED = Gauge(
+    "sessiond_queue_depth", "Turns that wait for a place or the model.", registry=REGISTRY
+)
+CAPTURES = Counter(
+    "sessiond_captures_total",
+    "Snapshots captured: frozen, direct because no spare was free, or through pageable memory.",
     ["how"],
     registry=REGISTRY,
 )
-CAPTURE_MS = Gauge(
-    "sessiond_capture_engine_milliseconds", "Engine time spent on captures.", registry=REGISTRY
+CAPTURE_SECONDS = Counter(
+    "sessiond_capture_seconds_total", "Engine time spent on captures.", registry=REGISTRY
 )
 RING_BYTES = Gauge(
-    "sessiond_ring_bytes",
+    "sessiond_checkpoint_ring_bytes",
     "Host memory of the snapshot ring, reserved and idle memory included.",
     registry=REGISTRY,
 )
 RING_BUDGET = Gauge(
-    "sessiond_ring_budget_bytes", "What the snapshot ring may have at most.", registry=REGISTRY
+    "sessiond_checkpoint_ring_limit_bytes",
+    "What the snapshot ring may have at most.",
+    registry=REGISTRY,
 )
 RING_ENTRIES = Gauge(
-    "sessiond_ring_entries",
+    "sessiond_checkpoint_ring_entries",
     "Snapshots in the ring, those being written included.",
     registry=REGISTRY,
 )
-RING_EVICTIONS = Counter(
-    "sessiond_ring_evictions_total",
-    "Snapshots that left the ring; reason is room, dropped (their line) or damaged.",
-    ["reason"],
-    registry=REGISTRY,
-)
 RING_REFUSED = Counter(
-    "sessiond_ring_captures_refused_total",
+    "sessiond_checkpoint_ring_refused_total",
     "Captures the ring had no place for; reason is full, too_large or no_memory.",
     ["reason"],
     registry=REGISTRY,
@@ -144,14 +197,19 @@ LANDINGS = Counter(
     ["source"],
     registry=REGISTRY,
 )
-DRAIN_MS = Gauge(
-    "sessiond_drain_engine_milliseconds",
+DRAIN_SECONDS = Counter(
+    "sessiond_drain_seconds_total",
     "Engine time spent on copying captures out of the context.",
     registry=REGISTRY,
 )
 
 TOOLS_LEFT_OUT = Counter(
-    "sessiond_tools_left_out",
+    "sessiond_tools_left_out_total",
     "Tools of requests that only a vendor's own servers can run.",
+    registry=REGISTRY,
+)
+PARTS_REPLACED = Counter(
+    "sessiond_unsupported_parts_total",
+    "Images and other parts in older messages that were replaced by a note.",
     registry=REGISTRY,
 )

@@ -28,6 +28,7 @@ allowed_hosts = []
 max_body = "32MiB"
 queue = 64
 load_wait = "10m"
+drain = "10s"
 [auth]
 keys_file = ""
 [model]
@@ -55,6 +56,7 @@ reasoning = "keep"
 step_budget = "200ms"
 park = "pressure"
 pinned_front = []
+warm = 16
 keep = "30d"
 [presets]
 [checkpoints]
@@ -63,6 +65,9 @@ ram = "auto"
 dir = ""
 quota = "auto"
 keep_free = "5GiB"
+[log]
+level = "info"
+format = "auto"
 """
 
 

@@ -35,7 +35,7 @@ def daemon(smol_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def run(command: str, daemon: Daemon) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "SESSIOND_URL": daemon.url}
+    environment = {**os.environ, "SESSIOND_URL": daemon.url, "SESSIOND_PORT": str(daemon.port)}
     return subprocess.run(  # noqa: S602
         command.replace(ADDRESS, daemon.url),
         shell=True,
@@ -70,7 +70,7 @@ def test_commands_in_order(daemon: Daemon) -> None:
     assert len(ran) > 6
     for command in ran:
         done = run(command, daemon)
-        assert done.returncode == 0, (command, done.stderr)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         assert done.stdout.strip(), command
         assert '"error"' not in done.stdout, (command, done.stdout)
 

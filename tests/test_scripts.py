@@ -32,6 +32,8 @@ SCRIPTS = (
     "bench_ring",
     "bench_load",
     "bench_growth",
+    "bench_footprint",
+    "proof_durability",
 )
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -6,11 +6,23 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import Scope
 
 from sessiond import __version__
-from sessiond.api import chat, completions, errors, models, operations, props, sessions, tokens
+from sessiond.api import (
+    chat,
+    completions,
+    errors,
+    models,
+    operations,
+    props,
+    sessions,
+    status,
+    tokens,
+    transfer,
+)
 from sessiond.api.answers import ErrorBody, refusals
 from sessiond.api.guards import Guard
 from sessiond.api.identity import session_name
 from sessiond.api.messages import routes as messages
+from sessiond.api.page import routes as page
 from sessiond.api.responses import retrieval
 from sessiond.api.responses import routes as responses
 from sessiond.api.routing import ApiConfig, NamePath
@@ -18,7 +30,10 @@ from sessiond.sessions.turn import Turns
 
 
 def create_app(turns: Turns, config: ApiConfig) -> FastAPI:
-    """Answers from `turns`, all on the event loop that runs it."""
+    """Answers from `turns`, all on the event loop that runs it.
+
+    What `app.state.config` is set to later holds for the requests that come then.
+    """
     app = FastAPI(
         title="sessiond",
         version=__version__,
@@ -29,11 +44,12 @@ def create_app(turns: Turns, config: ApiConfig) -> FastAPI:
     )
     app.state.turns = turns
     app.state.config = config
-    app.add_middleware(Guard, config=config)
+    app.add_middleware(Guard)
     errors.install(app)
     app.include_router(operations.health_router)
     app.include_router(operations.metrics_router)
     app.include_router(messages.probe_router)
+    app.include_router(page.router)
     app.include_router(_version_one(), prefix="/v1")
     app.include_router(_helpers())
     app.include_router(_helpers(), prefix="/s/{session}", dependencies=[Depends(_session_in_path)])
@@ -61,6 +77,8 @@ def _version_one() -> APIRouter:
     router.include_router(retrieval.router)
     router.include_router(models.router)
     router.include_router(sessions.router)
+    router.include_router(transfer.router)
+    router.include_router(status.router)
     router.include_router(operations.health_router)
     router.include_router(operations.verify_router)
     return router

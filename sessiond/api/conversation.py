@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prometheus_client import Counter
-
 from sessiond.errors import InvalidRequest
-from sessiond.metrics import REGISTRY
+from sessiond.metrics import PARTS_REPLACED
 from sessiond.sessions.transcript import TEXT_PARTS, Chat, read_chat
 
-PARTS_REPLACED = Counter(
-    "sessiond_unsupported_parts",
-    "Images and other parts in older messages that were replaced by a note.",
-    registry=REGISTRY,
-)
 _KINDS = {
     "image_url": "image",
     "image": "image",

@@ -81,7 +81,7 @@ def _choice(request: Request, header: str, known: Sequence[str]) -> str | None:
 async def model_namer(turns: Turns, config: ApiConfig, asked: str | None) -> Callable[[], str]:
     """Names the model in answers. With `strict_name`, waits for it and raises ModelNotFound."""
     if config.strict_name and asked is not None:
-        await turns.ready()
+        await turns.served()
         if asked != turns.model_name and asked not in config.presets:
             raise ModelNotFound(
                 f"There is no model {asked!r}.", hint=f"Use {turns.model_name!r}.", param="model"

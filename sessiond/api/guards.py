@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sessiond.api.body import ClientLeft, linger, read_body, replayed
 from sessiond.api.errors import Forbidden, UnsupportedMediaType, failure, refusal
-from sessiond.api.keys import InvalidKey
+from sessiond.api.keys import InvalidKey, Keys, keys_in
+from sessiond.api.page.routes import PATHS as PAGE_PATHS
+from sessiond.api.patience import Patience
 from sessiond.api.routing import ApiConfig
+from sessiond.api.upload import check_upload, is_upload
+from sessiond.api.visitor import enter, visitor_of
 from sessiond.errors import BodyTooLarge
+from sessiond.sessions.naming import HOUSE
 
 _LOCAL_SUFFIXES = (".localhost", ".local", ".home.arpa")
-_PUBLIC = frozenset({"/health", "/v1/health"})
+_PUBLIC = frozenset({"/health", "/v1/health", *PAGE_PATHS})
 _PROBE = ("HEAD", "/")
 """Anthropic's clients ask so whether anybody is there."""
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -60,16 +66,33 @@ def _is_address(name: str) -> bool:
     return True
 
 
+def _config(scope: Scope) -> ApiConfig:
+    config: ApiConfig = scope["app"].state.config
+    return config
+
+
+def _is_over_unix_socket(scope: Scope) -> bool:
+    return scope["server"] is None or scope["server"][1] is None
+
+
+def _peer(scope: Scope) -> str:
+    return scope["client"][0] if scope["client"] else ""
+
+
 class Guard:
     """The outermost layer. Reads the body, so that a route starts only when all of it is there.
 
     Nothing that fails inside escapes: unexpected errors become an error object here.
     """
 
-    def __init__(self, app: ASGIApp, config: ApiConfig) -> None:
+    def __init__(
+        self, app: ASGIApp, pause: Callable[[float], Awaitable[object]] = asyncio.sleep
+    ) -> None:
+        """`pause` waits so many seconds."""
         self._app = app
-        self._config = config
         self._own = socket.gethostname()
+        self._patience = Patience()
+        self._pause = pause
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -95,25 +118,39 @@ class Guard:
                 await response(scope, receive, send)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        self._check(scope, headers)
-        body = await read_body(headers, receive, self._config.max_body)
+        headers, config = Headers(scope=scope), _config(scope)
+        owner = await self._owner(scope, headers, config.keys)
+        trusted = _is_over_unix_socket(scope) or (owner is not None and bool(config.keys))
+        self._check(headers, config.allowed_hosts, trusted=trusted)
+        enter(scope, visitor_of(owner, headers))
+        if is_upload(scope):
+            check_upload(headers)
+            await self._app(scope, receive, send)
+            return
+        body = await read_body(headers, receive, config.max_body)
         if body is not None:
             self._check_type(scope, headers, body)
             receive = replayed(body, receive)
         await self._app(scope, receive, send)
 
-    def _check(self, scope: Scope, headers: Headers) -> None:
-        host = headers.get("host", "")
-        over_unix_socket = scope["server"] is None or scope["server"][1] is None
-        has_key = bool(self._config.keys) and self._config.keys.accepts(headers)
+    async def _owner(self, scope: Scope, headers: Headers, keys: Keys) -> str | None:
+        """Of the request's key: the house's over the unix socket, and where none are needed. None
+        without one, where a path needs none. Raises InvalidKey, after a wrong one later and later.
+        """
+        if not keys or _is_over_unix_socket(scope):
+            return HOUSE
+        owner = keys.owner_of(headers)
         public = scope["path"] in _PUBLIC or (scope["method"], scope["path"]) == _PROBE
-        if self._config.keys and not (has_key or over_unix_socket or public):
-            raise InvalidKey(
-                "This daemon needs an API key.", hint="Send Authorization: Bearer KEY."
-            )
-        trusted = over_unix_socket or has_key
-        if not trusted and not host_is_ours(host, self._config.allowed_hosts, self._own):
+        if owner is not None or public:
+            return owner
+        if keys_in(headers) and (wait := self._patience.failed(_peer(scope))):
+            await self._pause(wait)
+        raise InvalidKey("This daemon needs an API key.", hint="Send Authorization: Bearer KEY.")
+
+    def _check(self, headers: Headers, allowed: Collection[str], *, trusted: bool) -> None:
+        """Who is `trusted` may come under any host name. Raises Forbidden."""
+        host = headers.get("host", "")
+        if not trusted and not host_is_ours(host, allowed, self._own):
             raise Forbidden(
                 "This host name is not one that sessiond answers to.",
                 hint="Add it to [server] allowed_hosts, or use the IP address.",

@@ -21,7 +21,7 @@ _STARTED = int(time.time())
 
 @router.get("/models", responses=documented(ModelList))
 async def models(request: Request, turns: TheTurns, config: Config) -> Response:
-    """Waits for the model: a client that sees an empty list may not ask again."""
+    """Waits for the model at the start: who sees an empty list may not ask again."""
     return await answered(request.receive, _list(turns, config))
 
 
@@ -47,7 +47,7 @@ async def _one(turns: Turns, config: ApiConfig, name: str) -> Response:
 
 
 async def _models(turns: Turns, config: ApiConfig) -> list[dict[str, object]]:
-    await turns.ready()
+    await turns.served()
     health = await turns.health()
     meta = {"n_ctx": _line(health.n_ctx, health.n_ctx_train), "n_ctx_train": health.n_ctx_train}
     names = dict.fromkeys((turns.model_name, *config.presets))

@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from sessiond.api.answers import Documented, ErrorBody, Verified, documented, refusals
 from sessiond.api.routing import TheTurns, json_response
 from sessiond.metrics import REGISTRY
+from sessiond.sessions.report import observe
 from sessiond.sessions.turn import Health
 
 health_router = APIRouter()
@@ -28,13 +29,17 @@ _REFUSED: Documented = {
 
 @health_router.get("/health", responses={**documented(Health), **documented(Health, 503)})
 async def health(turns: TheTurns) -> Response:
-    """200 when turns are answered at once, else 503; the same JSON in both cases."""
+    """200 when turns are answered at once, or once an unloaded model is loaded again; else 503.
+
+    The same JSON in both cases.
+    """
     now = await turns.health()
-    return json_response(now, 200 if now.status == "ok" else 503)
+    return json_response(now, 200 if now.status in ("ok", "unloaded") else 503)
 
 
 @metrics_router.get("/metrics", response_class=PlainTextResponse, responses=_REFUSED)
-async def metrics() -> Response:
+async def metrics(turns: TheTurns) -> Response:
+    observe(await turns.health())
     return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
 

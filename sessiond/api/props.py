@@ -13,7 +13,7 @@ from sessiond.api.answers import Props, documented
 from sessiond.api.connection import answered
 from sessiond.api.routing import TheTurns, json_response
 from sessiond.engine.sampling import Sampling
-from sessiond.sessions.text import Vocabulary
+from sessiond.sessions.text import Served
 from sessiond.sessions.turn import Turns
 
 router = APIRouter()
@@ -23,16 +23,15 @@ _DRAWN = 2**32 - 1
 
 @router.get("/props", responses=documented(Props))
 async def props(request: Request, turns: TheTurns) -> Response:
-    """Waits for the model. `n_ctx` are the most tokens that one conversation can have."""
+    """Waits for the model at the start. `n_ctx`: the most tokens one conversation can have."""
     return await answered(request.receive, _props(turns))
 
 
 async def _props(turns: Turns) -> Response:
-    return json_response(_facts(await turns.vocabulary()))
+    return json_response(_facts(await turns.served()))
 
 
-def _facts(vocabulary: Vocabulary) -> dict[str, object]:
-    served = vocabulary.served
+def _facts(served: Served) -> dict[str, object]:
     return {
         "default_generation_settings": {
             "id": 0,
@@ -47,8 +46,8 @@ def _facts(vocabulary: Vocabulary) -> dict[str, object]:
         "model_path": served.path,
         "modalities": {"vision": False, "audio": False},
         "chat_template": served.template,
-        "bos_token": vocabulary.bos,
-        "eos_token": vocabulary.eos,
+        "bos_token": served.bos,
+        "eos_token": served.eos,
         "build_info": f"sessiond {__version__}",
     }
 

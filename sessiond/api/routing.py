@@ -16,7 +16,9 @@ from starlette.responses import Response
 
 from sessiond.api.identity import NAME_PATTERN, NAME_SENT, session_name
 from sessiond.api.keys import Keys
+from sessiond.api.own_turns import OwnTurns
 from sessiond.api.presets import Presets
+from sessiond.api.visitor import visitor_in
 from sessiond.sessions.transcript import clean
 from sessiond.sessions.turn import Turns
 
@@ -28,7 +30,7 @@ class ApiConfig:
     `allowed_hosts` come on top of loopback, IP addresses, the own hostname, *.local, *.home.arpa;
     `*.example.com` stands for all hosts below it. `strict_name`: model names other than the model's
     and those of `presets` are refused.
-    With `keys`, everything but /health needs one, except over the unix socket.
+    With `keys`, everything but /health and the page at / needs one, except over the unix socket.
     """
 
     allowed_hosts: tuple[str, ...] = ()
@@ -122,8 +124,8 @@ def _cleaned(value: Any) -> Any:
 
 # Coroutines, since a plain dependency is sent to a worker thread, for every request.
 async def _turns(request: Request) -> Turns:
-    turns: Turns = request.app.state.turns
-    return turns
+    """As the one who asks sees the daemon."""
+    return OwnTurns(request.app.state.turns, visitor_in(request.scope))
 
 
 async def _config(request: Request) -> ApiConfig:

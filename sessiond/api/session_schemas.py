@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, Self
 
 from pydantic import model_validator
 
 from sessiond.api.fields import Count, Name, Patterns, Policy
+from sessiond.api.identity import session_name
 from sessiond.api.schemas import Schema
 from sessiond.errors import InvalidRequest
 from sessiond.sessions.turn import SessionChange
@@ -22,21 +24,31 @@ class SessionCreate(Schema):
 
 
 class SessionUpdate(Schema):
-    """At least one of them; "default" and ["default"] mean what the configuration says."""
+    """At least one of them; "default" and ["default"] mean what the configuration says.
+
+    `name` is what it is called from now on, `pinned`: neither its turns nor its state go by
+    themselves.
+    """
 
     policy: Policy | Literal["default"] | None = None
     pinned_front: Patterns | None = None
+    name: Name | None = None
+    pinned: bool | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
-        if self.policy is None and self.pinned_front is None:
+        if all(value is None for value in (self.policy, self.pinned_front, self.name, self.pinned)):
             raise InvalidRequest(
-                "There is nothing to change.", hint="Give policy or pinned_front.", param="policy"
+                "There is nothing to change.",
+                hint="Give policy, pinned_front, name or pinned.",
+                param="policy",
             )
         return self
 
     def change(self) -> SessionChange:
-        return _change(self.policy, self.pinned_front)
+        name = None if self.name is None else session_name(self.name, param="name")
+        rules = _change(self.policy, self.pinned_front)
+        return replace(rules, name=name, pinned=self.pinned)
 
 
 class SessionFork(Schema):

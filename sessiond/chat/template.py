@@ -12,8 +12,8 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from sessiond.chat.metering import MeteredEnvironment, metered
 from sessiond.errors import TemplateError
 
 OTHER_TEMPLATE = "Another template can be given with --model-chat-template-file FILE."
@@ -23,6 +23,7 @@ _TEMPLATE_FAULTS = (
     ArithmeticError,
     AttributeError,
     LookupError,
+    MemoryError,
     RecursionError,
     TypeError,
     ValueError,
@@ -53,25 +54,25 @@ class ChatTemplate:
         options: Mapping[str, object],
     ) -> str:
         """The text up to and including the generation prompt. Raises TemplateError."""
+        given = {
+            **options,
+            "messages": messages,
+            "tools": tools,
+            "add_generation_prompt": True,
+            "bos_token": bos,
+            "eos_token": eos,
+            "strftime_now": now.strftime,
+        }
         try:
-            return self._template.render(
-                {
-                    **options,
-                    "messages": messages,
-                    "tools": tools,
-                    "add_generation_prompt": True,
-                    "bos_token": bos,
-                    "eos_token": eos,
-                    "strftime_now": now.strftime,
-                }
-            )
+            with metered():
+                return self._template.render(given)
         except _TEMPLATE_FAULTS as cause:
             raise TemplateError(
                 f"The chat template failed on these messages: {cause}.", hint=OTHER_TEMPLATE
             ) from cause
 
 
-class _Environment(ImmutableSandboxedEnvironment):
+class _Environment(MeteredEnvironment):
     """Templates build lists of their own; `append` is the one change they may make."""
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:

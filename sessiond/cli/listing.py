@@ -6,7 +6,7 @@ import gc
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import typer
@@ -15,6 +15,7 @@ from sessiond.cli import words
 from sessiond.cli.options import AsJson, Url
 from sessiond.cli.output import Cell, Column, note, print_json, print_table
 from sessiond.client import Client
+from sessiond.errors import SessiondError
 from sessiond.sessions.turn import SessionSummary
 
 COLUMNS = (
@@ -39,7 +40,7 @@ def list_sessions(as_json: AsJson = False, all_of_them: All = False, url: Url = 
 
     SIZE counts tokens, the pieces of text a model reads (about four letters each). BACK IN is the
     time until the model can go on: "now" if the conversation is in its memory, a moment if it is on
-    disk, longer if the model has to read the conversation again.
+    disk, longer if the model has to read the conversation again. A * is behind pinned sessions.
     """
     with _uncollected(), Client(url) as client:
         sessions = together(client.sessions())
@@ -47,6 +48,7 @@ def list_sessions(as_json: AsJson = False, all_of_them: All = False, url: Url = 
             print_json({"sessions": sessions})
         elif sessions:
             _show(sessions, None if all_of_them or not sys.stdout.isatty() else SHOWN)
+            _tell_of_trouble(client)
         else:
             socket = client.endpoint.socket
             print(NOTHING.format(daemon=_BY_SOCKET if socket else client.endpoint.url))
@@ -59,6 +61,13 @@ def _show(sessions: Sequence[SessionSummary], most: int | None) -> None:
         note(f"… and {len(sessions) - most:,} more: sessiond list --all")
     if unsaved := [session.name for session in sessions if not session.saved]:
         note(f"Not on disk yet, the ledger cannot be written: {', '.join(unsaved)}")
+
+
+def _tell_of_trouble(client: Client) -> None:
+    """What cannot be saved at present, and what to do about it."""
+    with suppress(SessiondError):
+        if detail := client.health().detail:
+            note(detail)
 
 
 @contextmanager
@@ -86,7 +95,7 @@ def together(sessions: Sequence[SessionSummary]) -> list[SessionSummary]:
 def _row(session: SessionSummary, now: float) -> list[Cell]:
     soon = session.state == "resident"
     return [
-        Cell(session.name, "bold"),
+        Cell(f"{session.name} *" if session.pinned else session.name, "bold"),
         Cell(session.agent or ""),
         Cell(session.title),
         Cell(words.ago(session.last_used, now)),

@@ -13,7 +13,7 @@ import typer
 from sessiond.cli import words
 from sessiond.cli.chat import talk
 from sessiond.cli.options import AsJson, Name, Url
-from sessiond.cli.output import print_facts, print_json
+from sessiond.cli.output import note, print_facts, print_json
 from sessiond.client import Client
 from sessiond.errors import Unavailable
 from sessiond.sessions.turn import Health, ResumeReport
@@ -61,6 +61,8 @@ def wait_for_model(client: Client, name: str) -> None:
                     spinner.update(_progress(health))
                 time.sleep(POLL_SECONDS)
                 health = client.health()
+    if health.status == "unloaded":
+        note("The model left memory because nobody used it. It is loaded again.")
     if health.status == "draining":
         raise Unavailable("sessiond is stopping.", hint="Try again when it has started anew.")
     if health.status == "failed":

@@ -36,11 +36,16 @@ def serve(**values: Any) -> None:
     variable (SESSIOND_SERVER__PORT). Options win over variables, variables over the file. Sizes are
     written as 8GiB, shares as 20%, durations as 30s, 10m or 1h30m.
     """
-    config = load_config(flags(values), file=values["config"])
-    config.model.required_path()
+
+    def read() -> Config:
+        config = load_config(flags(values), file=values["config"])
+        config.model.required_path()
+        return config
+
+    config = read()
     from sessiond.daemon import serve as run
 
-    raise typer.Exit(run(config))
+    raise typer.Exit(run(config, read))
 
 
 def settings() -> Iterator[tuple[str, FieldInfo, object]]:

@@ -52,6 +52,7 @@ def show(name: Name, last: Last = 10, as_json: AsJson = False, url: Url = None) 
 
 def _facts(session: SessionSummary, now: float) -> list[tuple[str, str]]:
     saved = "" if session.saved else ", not saved yet: the ledger cannot be written"
+    saved += ", pinned" if session.pinned else ""
     allowed = ", the next rewrite is let through" if session.may_compact else ""
     return [
         ("Session", session.name),

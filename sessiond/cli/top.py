@@ -130,6 +130,9 @@ def lines(picture: Picture, width: int | None, height: int | None) -> list[str]:
     ]
     if health.unsaved_turns:
         shown.append(f"Unsaved {words.counted(health.unsaved_turns, 'turn')} not on disk yet")
+    if health.warming:
+        waiting = words.counted(health.warming, "session")
+        shown.append(f"Warming {waiting} to be read again while nobody waits")
     shown = [line if width is None else line[:width] for line in shown]
     room = None if height is None else max(0, height - len(shown) - 2)
     sessions = picture.sessions[:room]

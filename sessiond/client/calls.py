@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import quote
 
+from sessiond.client.acting import act_for_owner, acting, beside
 from sessiond.client.answers import Json, document, failure, read, samples
 from sessiond.client.endpoint import CONNECT_TIMEOUT, Endpoint, find_daemon
 from sessiond.client.http import httpx
 from sessiond.client.stream import ChatEnd, ChatText, events, reply
 from sessiond.errors import SessiondError
 from sessiond.sessions.explanation import Explanation
+from sessiond.sessions.naming import called, owner_of
+from sessiond.sessions.transfer.report import ImportReport
 from sessiond.sessions.turn import (
     Health,
     ResumeReport,
@@ -23,6 +26,8 @@ from sessiond.sessions.turn import (
 )
 
 ANSWER_TIMEOUT = 30.0
+PART = 1 << 20
+_PATIENT = httpx.Timeout(None, connect=CONNECT_TIMEOUT)
 
 
 class Unreachable(SessiondError):
@@ -43,6 +48,7 @@ class Client:
             base_url=self.endpoint.url,
             transport=self._direct(uds) if self.endpoint.is_local else None,
             headers={"Authorization": f"Bearer {key}"} if key else None,
+            event_hooks={"request": [act_for_owner]},
             timeout=httpx.Timeout(ANSWER_TIMEOUT, connect=CONNECT_TIMEOUT),
         )
 
@@ -73,24 +79,65 @@ class Client:
         pinned_front: Sequence[str] | None = None,
     ) -> SessionSummary:
         """None is left to the configuration."""
-        wanted = {"name": name} | _given(policy, pinned_front)
-        return read(SessionSummary, self._call("POST", "/v1/sessions", body=wanted))
+        wanted = {"name": called(name)} | _given(policy, pinned_front)
+        answer = self._call("POST", "/v1/sessions", body=wanted, owner=owner_of(name))
+        return read(SessionSummary, answer)
 
     def update(
         self,
         name: str,
         policy: str | None = None,
         pinned_front: Sequence[str] | None = None,
+        *,
+        new: str | None = None,
+        pinned: bool | None = None,
     ) -> SessionSummary:
-        """None stays as it is; "default" and ["default"] are those of the configuration."""
-        wanted = _given(policy, pinned_front)
+        """None stays as it is; "default" and ["default"] are those of the configuration. `new` is
+        its name from now on.
+        """
+        named = {} if new is None else {"name": beside(name, new)}
+        wanted = _given(policy, pinned_front) | named
+        wanted |= {} if pinned is None else {"pinned": pinned}
         return read(SessionSummary, self._call("PATCH", _path(name), body=wanted, session=name))
 
     def fork(self, name: str, new: str, at: int | None = None) -> SessionSummary:
         """`new` goes on from turn `at` of `name`, else from the end of its main line."""
-        wanted = {"name": new} | ({} if at is None else {"at": at})
+        wanted = {"name": beside(name, new)} | ({} if at is None else {"at": at})
         answer = self._call("POST", f"{_path(name)}/fork", body=wanted, session=name)
         return read(SessionSummary, answer)
+
+    def export(self, name: str, *, state: bool = True) -> Generator[bytes, None, None]:
+        """The session as one file, in parts; a file that breaks off raises Unreachable. Waits as
+        long as it takes. Close it where it is not read to the end.
+        """
+        path, asked = f"{_path(name)}/export", {"state": "true" if state else "false"}
+        with (
+            self._reaching(),
+            self._http.stream("GET", path, params=asked, timeout=_PATIENT) as answer,
+        ):
+            if answer.is_error:
+                answer.read()
+                raise failure(answer, name)
+            yield from answer.iter_raw(PART)
+
+    def import_session(
+        self, file: Iterable[bytes], name: str | None = None, *, state: bool = True
+    ) -> ImportReport:
+        """A session from such a file. Waits as long as it takes."""
+        asked = {"state": "true" if state else "false"}
+        headers = {"Content-Type": "application/octet-stream"}
+        if name is not None:
+            asked["name"] = called(name)
+            headers |= acting(owner_of(name))
+        with self._reaching():
+            answer = self._http.post(
+                "/v1/sessions/import", params=asked, content=file, headers=headers, timeout=_PATIENT
+            )
+        if answer.is_error:
+            raise failure(answer, None)
+        told = document(answer)
+        session = read(SessionSummary, told.get("session"))
+        return read(ImportReport, {**told, "session": session})
 
     def compact(self, name: str) -> SessionSummary:
         """The next rewrite of its history is let through, once."""
@@ -166,10 +213,12 @@ class Client:
         session: str | None = None,
         timeout: float | None = ANSWER_TIMEOUT,
         accept: int | None = None,
+        owner: str = "",
     ) -> Json:
         patience = httpx.Timeout(timeout, connect=CONNECT_TIMEOUT)
+        headers = acting(owner)
         with self._reaching():
-            answer = self._http.request(method, path, json=body, timeout=patience)
+            answer = self._http.request(method, path, json=body, timeout=patience, headers=headers)
         if answer.is_error and answer.status_code != accept:
             raise failure(answer, session)
         return document(answer) if answer.content else {}

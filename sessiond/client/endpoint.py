@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sessiond.client.http import httpx
-from sessiond.directories import runtime_socket
+from sessiond.directories import SERVICE_SOCKET, runtime_socket
 from sessiond.errors import SessiondError
 
 DEFAULT_URL = "http://127.0.0.1:8484"
@@ -42,15 +42,17 @@ class Endpoint:
 
 
 def find_daemon(url: str | None = None) -> Endpoint:
-    """`url`, else $SESSIOND_URL, else the runtime socket if it accepts, else the default."""
+    """`url`, else $SESSIOND_URL, else the runtime socket or that of the machine's service if it
+    accepts, else the default.
+    """
     given = url or os.environ.get("SESSIOND_URL")
     if given and given.startswith(_SOCKET_SCHEME):
         return Endpoint("http://localhost", Path(given.removeprefix(_SOCKET_SCHEME)))
     if given:
         return Endpoint(_checked(given).rstrip("/").removesuffix("/v1"))
-    path = runtime_socket()
-    if path is not None and _accepts(path):
-        return Endpoint("http://localhost", path)
+    for path in (runtime_socket(), SERVICE_SOCKET):
+        if path is not None and _accepts(path):
+            return Endpoint("http://localhost", path)
     return Endpoint(DEFAULT_URL)
 
 

@@ -108,6 +108,11 @@ class Server(Section):
         10.0, description="How long running replies may go on when the daemon stops. A duration."
     )
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the port."""
+        return _is_loopback(self.host)
+
     def socket(self) -> Path | None:
         """The unix socket to listen on, None for none."""
         if self.uds == "off":
@@ -119,11 +124,15 @@ class Auth(Section):
     keys_file: str = Field("", description="File with the API keys, one a line.")
 
     def keys_path(self) -> Path | None:
-        """The keys file, or systemd's credential `api-keys` where there is one."""
+        """The keys file, or systemd's credential `api-keys` where there is one.
+
+        Raises ConfigError where that cannot be found out.
+        """
         if self.keys_file:
             return Path(self.keys_file).expanduser()
-        credential = Path(os.environ.get("CREDENTIALS_DIRECTORY", "")) / "api-keys"
-        return credential if credential.is_absolute() and credential.is_file() else None
+        folder = os.environ.get("CREDENTIALS_DIRECTORY")
+        credential = Path(folder or "", "api-keys")
+        return credential if folder and _is_file(credential, "auth.keys_file") else None
 
 
 class Model(Section):
@@ -217,7 +226,8 @@ class Sessions(Section):
     )
     keep: Duration = Field(
         30 * 86400.0,
-        description="Forget what was unused for so long, except sessions you named. A duration.",
+        description="Forget what was unused for so long, except sessions you named or pinned. A "
+        "duration; 0: never.",
     )
 
 
@@ -286,7 +296,7 @@ class Config(BaseSettings):
         if self.model.chat_template_file:
             existing_file(self.model.chat_template_file, "model.chat_template_file")
         keys = self.auth.keys_path()
-        has_keys = bool(keys and existing_file(str(keys), "auth.keys_file").read_text().strip())
+        has_keys = bool(keys and _has_lines(existing_file(str(keys), "auth.keys_file")))
         if not has_keys and not _is_loopback(self.server.host):
             raise ConfigError(
                 f"server.host = {self.server.host} lets other machines in, without API keys.",
@@ -295,16 +305,34 @@ class Config(BaseSettings):
             )
 
 
+def _is_file(file: Path, key: str) -> bool:
+    """Raises ConfigError naming `key` where this user may not even look."""
+    try:
+        return file.is_file()
+    except PermissionError as error:
+        raise ConfigError(
+            f"{key}: {file} is in a folder that this user may not enter.",
+            hint="Correct its owner or mode.",
+            param=key,
+        ) from error
+
+
 def existing_file(path: str, key: str) -> Path:
     """Raises ConfigError naming `key` where `path` is not a file this user can read."""
     file = Path(path).expanduser()
-    if not file.is_file():
+    if not _is_file(file, key):
         problem = "is not a file" if file.exists() else "does not exist"
     elif not os.access(file, os.R_OK):
         problem = "may not be read by this user"
     else:
         return file
     raise ConfigError(f"{key}: {file} {problem}.", hint="Correct the path.", param=key)
+
+
+def _has_lines(file: Path) -> bool:
+    """Beside comments."""
+    lines = file.read_bytes().splitlines()
+    return any(line.partition(b"#")[0].strip() for line in lines)
 
 
 def _is_loopback(host: str) -> bool:

@@ -31,11 +31,14 @@ _NOT_SETTINGS = ("SESSIOND_CONFIG", "SESSIOND_URL", "SESSIOND_API_KEY")
 Values = dict[str, Any]
 
 
-def load_config(flags: Values | None = None, *, file: str | None = None) -> Config:
+def load_config(
+    flags: Values | None = None, *, file: str | None = None, check: bool = True
+) -> Config:
     """Flag, environment, file, default, in this order. `flags` is `{section: {key: value}}`.
 
     `file` is `--config`; without it the usual places are searched, and none need exist.
-    Raises ConfigError for unknown keys and bad values, and for what `Config.check` refuses.
+    Raises ConfigError for unknown keys and bad values, and for what `Config.check` refuses unless
+    `check` is false.
     """
     found = find_file(file)
     names = _variables()
@@ -46,7 +49,8 @@ def load_config(flags: Values | None = None, *, file: str | None = None) -> Conf
     )
     try:
         config = Config(_build_sources=(sources, {}))
-        config.check()
+        if check:
+            config.check()
     except ValidationError as error:
         refusal = _refusal(error.errors(include_url=False))
     except ConfigError as error:

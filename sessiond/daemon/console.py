@@ -9,6 +9,7 @@ from rich.progress import Progress
 
 from sessiond.engine.devices import missing_gpu
 from sessiond.sessions.lifecycle import Lifecycle
+from sessiond.sessions.stopping import StopReport
 from sessiond.sessions.turn import Health
 
 logger = logging.getLogger("sessiond")
@@ -54,6 +55,24 @@ class Console:
             )
         if self._terminal.is_terminal:
             self._terminal.print(_paste(self._url()))
+
+    def stopped(self, report: StopReport) -> None:
+        """One line with the figures; another where turns are lost."""
+        flushed = report.flushed
+        logger.info(
+            "Stopped: %d sessions saved, %d bytes written, %.0f ms;"
+            " %d replies ended by themselves, %d were cut, %d had not begun.",
+            flushed.saved,
+            flushed.bytes,
+            report.ms,
+            report.ended,
+            report.cut,
+            report.refused,
+        )
+        if flushed.lost:
+            logger.warning("The state of %d sessions is not saved: it costs time.", flushed.lost)
+        if report.unsaved_turns:
+            logger.error("%d turns could not be written and are lost.", report.unsaved_turns)
 
     def close(self) -> None:
         if self._bar.live.is_started:

@@ -16,7 +16,7 @@ from sessiond.chat.renderer import TemplateRenderer
 from sessiond.chat.template import ChatTemplate
 from sessiond.config.settings import Config
 from sessiond.directories import StateDirs
-from sessiond.engine.context import Context, Model
+from sessiond.engine.context import Context, Model, ModelInfo
 from sessiond.engine.core import SPARES
 from sessiond.engine.fingerprint import DigestCache, Fingerprint, digest_of, fingerprint
 from sessiond.engine.memory import Memory, as_tokens
@@ -51,10 +51,14 @@ class Loader:
         self._dirs = dirs
         self._progress = progress
         self._digest = DigestCache(dirs.state / "digests.json")
+        self._opened: Store | None = None
 
     async def __call__(self) -> Loaded:
-        """Raises ConfigError, EngineError."""
-        wanted = _settings(self._config)
+        """May be called again when the engine of the last one has stopped.
+
+        Raises ConfigError, EngineError; nothing stays in memory then.
+        """
+        wanted = self._wanted()
         verdict = await asyncio.to_thread(self._verdict, wanted)
         engine = Engine(
             lambda: self._open(wanted, verdict),
@@ -62,7 +66,14 @@ class Loader:
             self._config.sessions.step_budget * 1e3,
         )
         await engine.start()
-        return await asyncio.to_thread(self._assemble, engine, wanted, verdict)
+        try:
+            return await asyncio.to_thread(self._assemble, engine, wanted, verdict)
+        except BaseException:
+            await engine.stop()
+            raise
+
+    def _wanted(self) -> ContextSettings:
+        return context_settings(self._config)
 
     def _verdict(self, settings: ContextSettings) -> Verdict:
         """Of an earlier start with the same model, library and settings, or of a self-test."""
@@ -81,6 +92,13 @@ class Loader:
 
         start_backend()
         model = LlamaModel(wanted, self._progress)
+        try:
+            return model, self._context(model, wanted, verdict)
+        except BaseException:
+            model.close()
+            raise
+
+    def _context(self, model: Model, wanted: ContextSettings, verdict: Verdict) -> Context:
         available = psutil.virtual_memory().available
         lines = self._config.sessions.max_active or active_lines(
             verdict, model.info.memory, available
@@ -89,14 +107,11 @@ class Loader:
         settings = replace(wanted, n_ctx=pool, n_seq_max=lines + SPARES)
         context = _largest_context(model, settings, shrink=not wanted.n_ctx)
         _warm_up(context)
-        return model, context
+        return context
 
     def _assemble(self, engine: Engine, wanted: ContextSettings, verdict: Verdict) -> Loaded:
-        from sessiond.engine.llama import library_files
-
         info, n_ctx = engine.model.info, engine.core.context.n_ctx
-        settings = replace(wanted, n_ctx=n_ctx)
-        marks = fingerprint(settings, info, library_files(), self._digest)
+        marks = self._marks(replace(wanted, n_ctx=n_ctx), info)
         store = self._store(marks)
         whole = verdict.codec == "whole"
         ring = Ring(self._ring_budget(verdict, info.memory, whole=whole), marks.value)
@@ -131,6 +146,11 @@ class Loader:
             template=self._template_source(info.chat_template) or "",
         )
 
+    def _marks(self, settings: ContextSettings, info: ModelInfo) -> Fingerprint:
+        from sessiond.engine.llama import library_files
+
+        return fingerprint(settings, info, library_files(), self._digest)
+
     def _staging(self, verdict: Verdict) -> Staging | None:
         """Sized for a snapshot without a window; windows grow, and the buffers with them."""
         if verdict.codec == "whole" or not (verdict.snapshot_bytes or verdict.window_token_bytes):
@@ -158,17 +178,33 @@ class Loader:
         return Path(file).expanduser().read_text() if file else embedded
 
     def _store(self, marks: Fingerprint) -> Store:
+        """Opened once: it stays open when the model leaves memory."""
+        if self._opened is None:
+            # What is there already counts for a quota that depends on the free space.
+            self._opened = Store(
+                self._dirs.cache,
+                self._dirs.state / "index.sqlite",
+                fingerprint=marks.value,
+                quota=shutil.disk_usage(self._dirs.cache).total,
+                keep_free=0,
+            )
+            self._opened.resize(*self.store_limits(self._opened.usage().bytes))
+        return self._opened.under(marks.value)
+
+    def store_limits(self, used: int) -> tuple[int, int]:
+        """The store's quota and what it keeps free, in bytes; `used` are its own already."""
         disk = shutil.disk_usage(self._dirs.cache)
         quota, keep_free = self._config.store.quota, self._config.store.keep_free
         if quota == "auto":
-            quota = store_quota(disk.free, 0)
-        return Store(
-            self._dirs.cache,
-            self._dirs.state / "index.sqlite",
-            fingerprint=marks.value,
-            quota=quota.of(disk.free) if isinstance(quota, Share) else quota,
-            keep_free=keep_free.of(disk.total) if isinstance(keep_free, Share) else keep_free,
+            quota = store_quota(disk.free, used)
+        return (
+            quota.of(disk.free + used) if isinstance(quota, Share) else quota,
+            keep_free.of(disk.total) if isinstance(keep_free, Share) else keep_free,
         )
+
+    def limit_store(self, config: Config) -> None:
+        """From now on the store's limits are those of `config`."""
+        self._config = self._config.model_copy(update={"store": config.store})
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +226,7 @@ class _VerdictCache:
         return verdict
 
 
-def _settings(config: Config) -> ContextSettings:
+def context_settings(config: Config) -> ContextSettings:
     """Raises ConfigError for a `[model.extra]` key that llama.cpp does not have."""
     from sessiond.engine.llama import known_extra
 
@@ -219,8 +255,12 @@ def _settings(config: Config) -> ContextSettings:
 
 def _warm_up(context: Context) -> None:
     """Touch every weight once, so that the first request does not wait for the disk."""
-    context.decode(as_tokens([0, 0]), 0, 0, logits=True)
-    context.clear()
+    try:
+        context.decode(as_tokens([0, 0]), 0, 0, logits=True)
+        context.clear()
+    except BaseException:
+        context.close()
+        raise
 
 
 def _largest_context(model: Model, settings: ContextSettings, *, shrink: bool) -> Context:

@@ -23,7 +23,7 @@ from sessiond.engine.logprobs import logprob
 from sessiond.engine.masking import ConstrainedSampler, grammars
 from sessiond.engine.memory import Tokens, as_tokens
 from sessiond.engine.run import Run
-from sessiond.engine.sequence import Owner, Sequence, SequenceView
+from sessiond.engine.sequence import Owner, Sequence, SequenceView, whose
 from sessiond.engine.staging import Staging, StagingBuffer
 from sessiond.errors import EngineError, InvalidRequest, PoolFull, RestoreRefused, StateMissing
 from sessiond.metrics import EVALUATED
@@ -330,11 +330,12 @@ class EngineCore:
                 other.shared = min(other.shared, kept)
 
     def _founded(self, landing: Landing, tokens: Tokens) -> bool:
-        """Whether its source still holds what it is to give."""
+        """Whether its source still holds what it is to give, and may give it."""
         if landing.source is None:
             return True
-        held = self.sequences[landing.source].tokens[: landing.keep]
-        return np.array_equal(held, tokens[: landing.keep])
+        source = self.sequences[landing.source]
+        held, own = source.tokens[: landing.keep], whose(source.owner) == whose(landing.owner)
+        return own and np.array_equal(held, tokens[: landing.keep])
 
     def _fetch(self, landing: Landing, payloads: Iterator[Payload]) -> Iterator[None]:
         """Yields between two blocks."""

@@ -148,6 +148,13 @@ def anonymous_memory(size: int) -> HostMemory:
 SOURCES: tuple[Source, ...] = (device_memory, anonymous_memory)
 
 
+def give_back() -> None:
+    """What the C library keeps of freed memory goes back to the system, where it can do that."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
 def _lock_pages(address: int, size: int) -> int:
     """0, or the errno of mlock."""
     libc = ctypes.CDLL(None, use_errno=True)

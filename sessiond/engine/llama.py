@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import llama_cpp.llama_cpp as C
@@ -33,8 +36,9 @@ def _forward_log(level: int, text: bytes, _user: object) -> None:
         logger.log(severity, "%s", text.decode(errors="replace").rstrip())
 
 
+@cache
 def start_backend() -> None:
-    """Initialise llama.cpp once per process and send its messages to `logging`."""
+    """Initialise llama.cpp, once per process, and send its messages to `logging`."""
     C.llama_log_set(_forward_log, None)
     C.llama_backend_init()
 
@@ -49,7 +53,9 @@ def library_files() -> list[Path]:
 
 
 class LlamaModel:
-    """A loaded GGUF. Vocabulary calls are safe from any thread."""
+    """A loaded GGUF. Vocabulary calls are safe from any thread; after `close` they raise
+    EngineError, and what is under way then is waited for by the memory, not by the caller.
+    """
 
     def __init__(
         self, settings: ContextSettings, progress: Callable[[float], None] | None = None
@@ -60,6 +66,8 @@ class LlamaModel:
         self._on_progress = C.llama_progress_callback(_reporter(progress))
         params.progress_callback = self._on_progress
         self._kept = _apply(params, settings.extra)
+        self._gate, self._holds = Lock(), 1
+        self._closed = False
         handle = C.llama_model_load_from_file(str(settings.model).encode(), params)
         if not handle:
             raise ConfigError(
@@ -81,9 +89,10 @@ class LlamaModel:
         capacity = len(raw) + 8
         while True:
             buffer = (C.llama_token * capacity)()
-            count = C.llama_tokenize(
-                self.vocab, raw, len(raw), buffer, capacity, add_special, parse_special
-            )
+            with self._open():
+                count = C.llama_tokenize(
+                    self.vocab, raw, len(raw), buffer, capacity, add_special, parse_special
+                )
             if count >= 0:
                 return np.frombuffer(buffer, dtype=np.int32, count=count).copy()
             capacity = -count
@@ -98,13 +107,34 @@ class LlamaModel:
         return bool(C.llama_vocab_is_eog(self.vocab, token))
 
     def close(self) -> None:
-        C.llama_model_free(self.handle)
+        self._closed = True
+        self._let_go()
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """The vocabulary is there inside. Raises EngineError."""
+        with self._gate:
+            if self._closed:
+                raise EngineError("The model has left memory.")
+            self._holds += 1
+        try:
+            yield
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        with self._gate:
+            self._holds -= 1
+            last = not self._holds
+        if last:
+            C.llama_model_free(self.handle)
 
     def _read_piece(self, token: int, special: bool) -> bytes:
         capacity = 64
         while True:
             buffer = ctypes.create_string_buffer(capacity)
-            count = C.llama_token_to_piece(self.vocab, token, buffer, capacity, 0, special)
+            with self._open():
+                count = C.llama_token_to_piece(self.vocab, token, buffer, capacity, 0, special)
             if count >= 0:
                 return buffer.raw[:count]
             capacity = -count

@@ -12,10 +12,19 @@ from sessiond.engine.memory import Tokens
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose line a sequence holds: a session's id and the line's first turn. Opaque here."""
+    """Whose line a sequence holds: a session's id, the line's first turn, and `whose` API keys the
+    session belongs to, "" for the house. State never goes from one of `whose` to another. Opaque
+    here.
+    """
 
     session: str
     root: int
+    whose: str
+
+
+def whose(owner: object) -> str:
+    """Whose state the line of `owner` is; nobody's is the house's."""
+    return owner.whose if isinstance(owner, Owner) else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from math import inf
 from typing import TypeVar
 
 from sessiond.engine.active import ActiveRun
@@ -48,6 +49,9 @@ class Engine:
         self._commands: deque[Command] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        self._working_since: float | None = None
+        self.beats = 0
+        """Micro-batches and commands that have ended. Any thread may read it."""
         self._held: list[Post] | None = None
         self._core: EngineCore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -78,6 +82,16 @@ class Engine:
     @property
     def model(self) -> Model:
         return self.core.model
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the last micro-batch or command ended; 0.0 with nothing to do, infinite for
+        a thread that has died. Any thread.
+        """
+        since = self._working_since
+        if self._core is not None and not self._thread.is_alive():
+            return 0.0 if self._stopping else inf
+        return 0.0 if since is None else time.monotonic() - since
 
     async def call(self, work: Callable[[EngineCore], T]) -> T:
         """Run `work` on the engine thread between two steps and return what it returns."""
@@ -200,24 +214,26 @@ class Engine:
         self._held = []
 
     def _main(self) -> None:
-        try:
-            model, context = self._load()
-            staging = self._staging() if self._staging else None
-            self._core = EngineCore(model, context, staging, self._step_budget_ms)
-        except BaseException as error:
-            self._post(_fail, self._loaded, error)
-            self._abandon()
-            return
-        self._post(_resolve, self._loaded, None)
-        try:
+        with ExitStack() as held:
+            try:
+                self._core = self._made(held)
+            except BaseException as error:
+                self._post(_fail, self._loaded, error)
+                self._abandon()
+                return
+            self._post(_resolve, self._loaded, None)
             self._serve(self._core)
-        finally:
-            context.close()
-            if self._core.staging is not None:
-                self._core.staging.close()
-            close = getattr(model, "close", None)
-            if close:
-                close()
+
+    def _made(self, held: ExitStack) -> EngineCore:
+        """`held` frees what was loaded, whatever comes of the rest."""
+        model, context = self._load()
+        if close := getattr(model, "close", None):
+            held.callback(close)
+        held.callback(context.close)
+        staging = self._staging() if self._staging else None
+        if staging is not None:
+            held.callback(staging.close)
+        return EngineCore(model, context, staging, self._step_budget_ms)
 
     def _abandon(self) -> None:
         """Nothing was loaded: what waits and what still comes fails with EngineError."""
@@ -231,15 +247,23 @@ class Engine:
         while True:
             with self._wake:
                 while not (self._commands or self._stopping or core.busy):
+                    self._working_since = None
                     self._wake.wait()
+                self._working_since = time.monotonic()
                 command = self._commands.popleft() if self._commands else None
                 if self._stopping and command is None:
                     core.cancel_all()
                     return
             if command:
                 command()
+                self._beat()
             if core.busy:
                 self._step(core)
+                self._beat()
+
+    def _beat(self) -> None:
+        self.beats += 1
+        self._working_since = time.monotonic()
 
     def _step(self, core: EngineCore) -> None:
         self._held = []

@@ -16,26 +16,29 @@ from typing import TypeVar
 from sessiond.engine.context import Payload
 from sessiond.engine.core import Capture, CaptureCounts
 from sessiond.engine.memory import Tokens, as_tokens
-from sessiond.engine.sequence import Owner
+from sessiond.engine.sequence import Owner, whose
 from sessiond.engine.thread import Engine
-from sessiond.errors import EngineError, StateError, StateMissing
+from sessiond.errors import EngineError, StateError, StateMissing, StoreFailed, StoreFull
 from sessiond.metrics import (
-    CAPTURE_MS,
+    CAPTURE_SECONDS,
     CAPTURES,
-    DRAIN_MS,
+    DRAIN_SECONDS,
     SAVE_FAILURES,
     SNAPSHOTS_SUPERSEDED,
+    Total,
 )
 from sessiond.sessions.supersede import Written, superseded
 from sessiond.store.chain import Kind
 from sessiond.store.found import StoredSnapshot
 from sessiond.store.loss import Rank
 from sessiond.store.ring import Ring
-from sessiond.store.ring_entry import Refusal, Reservation, RingStats
+from sessiond.store.ring_entry import Refusal, Reservation, RingEntry, RingStats
 from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+_CAPTURED = {how: Total(CAPTURES.labels(how)) for how in ("frozen", "direct", "pageable")}
+_CAPTURE_SECONDS, _DRAIN_SECONDS = Total(CAPTURE_SECONDS), Total(DRAIN_SECONDS)
 LEAST_WRITTEN = Rank.LAST_BOUNDARY
 """Snapshots below this rank are in memory only."""
 KEPT_BOUNDARIES = 4
@@ -60,6 +63,10 @@ class Checkpoints:
     def stats(self) -> RingStats:
         return self._ring.stats()
 
+    @property
+    def entries(self) -> list[RingEntry]:
+        return self._ring.entries()
+
     async def collect(self, *, patient: bool = False) -> bool:
         """Bring what the engine has captured into the ring; it can be landed on from then on.
 
@@ -80,9 +87,11 @@ class Checkpoints:
         if self._engine.core.drained and (self._emptying is None or self._emptying.done()):
             self._emptying = asyncio.create_task(self._empty_staging())
 
-    def find(self, prompt: Tokens) -> list[StoredSnapshot]:
-        """Snapshots in memory of beginnings of a prompt. They cost no bytes to read."""
-        found = self._ring.find(self._store.owner, prompt)
+    def find(self, line: Owner, prompt: Tokens) -> list[StoredSnapshot]:
+        """Snapshots in memory of beginnings of a prompt, for `line` to go on from. They cost no
+        bytes to read.
+        """
+        found = self._ring.find(whose(line), prompt)
         return [StoredSnapshot(entry.key, entry.position, 0, Kind.SNAPSHOT) for entry in found]
 
     @contextmanager
@@ -91,16 +100,18 @@ class Checkpoints:
         with self._ring.lease(key, line) as payload:
             yield payload
 
-    def will_write(self, tokens: Tokens) -> bool:
+    def will_write(self, line: Owner | None, tokens: Tokens) -> bool:
         """Whether the snapshot at the end of `tokens` is in memory and goes to disk from there."""
-        found = self._ring.find(self._store.owner, tokens)[-1:]
+        found = self._ring.find(whose(line), tokens)[-1:]
         return any(e.position == len(tokens) and e.rank >= LEAST_WRITTEN for e in found)
 
-    async def write(self) -> None:
-        """Bring to disk what is worth it and not there yet, and drop what it supersedes.
+    async def write(self) -> list[Owner]:
+        """Bring to disk what is worth it and not there yet, and drop what it supersedes. The lines
+        of those that could not be written, which is counted.
 
         What later snapshots supersede before it was written is not written at all.
         """
+        failed: list[Owner] = []
         await self.collect()
         fresh = self._fresh()
         needless = set(superseded([*self._on_disk.values(), *fresh]))
@@ -108,8 +119,9 @@ class Checkpoints:
             if snapshot.key in needless:
                 self._handled.add(snapshot.key)
             else:
-                await self._write_one(snapshot)
+                failed += [] if await self._wrote(snapshot) else _line(snapshot)
         await self._drop_superseded()
+        return failed
 
     async def forget(self, session: str) -> None:
         """Drop the snapshots of the lines of session id `session` from memory."""
@@ -124,6 +136,7 @@ class Checkpoints:
 
     def close(self) -> None:
         self._worker.shutdown()
+        self._ring.close()
 
     async def _empty_staging(self) -> None:
         with suppress(EngineError):  # it has stopped, or failed its runs: there is nothing to take
@@ -138,7 +151,7 @@ class Checkpoints:
         size = len(capture.payload)
         rank = Rank(capture.rank)
         reserved = (
-            self._ring.reserve(self._store.owner, capture.owner, capture.tokens, rank, size)
+            self._ring.reserve(whose(capture.owner), capture.owner, capture.tokens, rank, size)
             if len(capture.tokens)
             else Refusal.PRESENT
         )
@@ -162,10 +175,11 @@ class Checkpoints:
         finally:
             capture.release()
 
-    def _copy_to_disk(self, key: str, tokens: Tokens) -> int:
+    def _copy_to_disk(self, snapshot: Written) -> int:
         """Worker thread."""
-        with self._ring.lease(key) as payload:
-            return self._store.put_snapshot(tokens, payload)
+        store = self._store.of(whose(snapshot.line))
+        with self._ring.lease(snapshot.key) as payload:
+            return store.put_snapshot(snapshot.tokens, payload)
 
     def _fresh(self) -> list[Written]:
         return [
@@ -176,17 +190,20 @@ class Checkpoints:
             and entry.key not in self._handled
         ]
 
-    async def _write_one(self, snapshot: Written) -> None:
+    async def _wrote(self, snapshot: Written) -> bool:
         try:
-            await self._run(lambda: self._copy_to_disk(snapshot.key, snapshot.tokens))
+            await self._run(lambda: self._copy_to_disk(snapshot))
         except StateMissing:
-            return
+            return True
         except (StateError, OSError) as error:
             SAVE_FAILURES.inc()
-            logger.warning("A snapshot could not be saved: %s", error)
-            return
+            said = isinstance(error, StoreFull | StoreFailed)
+            level = logging.DEBUG if said else logging.WARNING
+            logger.log(level, "A snapshot could not be saved: %s", error)
+            return False
         self._handled.add(snapshot.key)
         self._on_disk[snapshot.key] = snapshot
+        return True
 
     async def _drop_superseded(self) -> None:
         gone = superseded(list(self._on_disk.values()))
@@ -207,9 +224,12 @@ class Checkpoints:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
 
+def _line(snapshot: Written) -> list[Owner]:
+    return [snapshot.line] if isinstance(snapshot.line, Owner) else []
+
+
 def _observe(counts: CaptureCounts) -> None:
-    CAPTURES.labels("frozen").set(counts.frozen)
-    CAPTURES.labels("direct").set(counts.direct)
-    CAPTURES.labels("pageable").set(counts.pageable)
-    CAPTURE_MS.set(counts.engine_ms)
-    DRAIN_MS.set(counts.drain_ms)
+    for how, total in _CAPTURED.items():
+        total.reach(getattr(counts, how))
+    _CAPTURE_SECONDS.reach(counts.engine_ms / 1e3)
+    _DRAIN_SECONDS.reach(counts.drain_ms / 1e3)

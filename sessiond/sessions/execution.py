@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sessiond.engine.constraint import Constraint
 from sessiond.engine.events import Delta, Ended, Progress
@@ -110,11 +111,11 @@ class Execution:
         """Make the prompt resident and sample nothing: a resume.
 
         Its last token is left to the next turn, which evaluates it in any case, unless there is
-        state that has it.
+        state that has it. Raises Unavailable where it was cancelled before it began.
         """
         ending, prompt = Ending(max_tokens=0), self._prompt[:-1]
         async with self._floor.landing:
-            landed = await self._land(self._prompt, len(self._prompt), ending)
+            landed = await self._unless_left(self._land(self._prompt, len(self._prompt), ending))
             try:
                 if landed.plan.position >= len(prompt):
                     return Outcome(landed, Ended("length", (), "", 0, 0.0, 0.0))
@@ -122,6 +123,8 @@ class Execution:
                 self._handle = await self._machine.engine.run(run, lambda _event: None)
             finally:
                 self._machine.residency.lock.release()
+        if self._left.is_set():
+            self._handle.cancel()
         return Outcome(landed, await self._complete(self._handle, ending))
 
     # --- inside
@@ -147,6 +150,20 @@ class Execution:
             await self._change(seen)
             if self._left.is_set():
                 raise Unavailable("The turn was cancelled while it waited.")
+
+    async def _unless_left(self, landing: Coroutine[Any, Any, Landed]) -> Landed:
+        """Whoever leaves does not wait for a restore."""
+        landed = asyncio.create_task(landing)
+        left = asyncio.create_task(self._left.wait())
+        try:
+            await asyncio.wait({landed, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not landed.done():
+                raise Unavailable("The session was not wanted any more.")
+            return landed.result()
+        finally:
+            landed.cancel()
+            left.cancel()
+            await asyncio.gather(landed, left, return_exceptions=True)
 
     async def _change(self, seen: int) -> None:
         """A line has left since `seen`, or this one's client has gone."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import count
 
-from sessiond.errors import QueueFull
+from sessiond.errors import QueueFull, Unavailable
 
 
 class Floor:
@@ -24,21 +24,22 @@ class Floor:
         self.running = 0
         self.changes = 0
         self.landing = asyncio.Lock()
-        self._capacity = capacity
+        self.capacity = capacity
         self._order = count()
         self._waiting: list[tuple[bool, int, asyncio.Future[None]]] = []
         self._changed = asyncio.Event()
+        self._closed = False
 
     def check(self, waiting: int) -> None:
         """Raises QueueFull if a turn that comes behind `waiting` others could not even wait."""
-        if self.running + waiting >= self._capacity + self.lines:
+        if self.running + waiting >= self.capacity + self.lines:
             raise QueueFull(
                 f"{waiting} requests are waiting already.", hint="Try again in a moment."
             )
 
     @asynccontextmanager
     async def line(self, *, named: bool) -> AsyncGenerator[None, None]:
-        """A place for a line, held inside. Waits for one."""
+        """A place for a line, held inside. Waits for one. Raises Unavailable once it is closed."""
         await self._enter(named)
         try:
             yield
@@ -46,6 +47,14 @@ class Floor:
             self.running -= 1
             self.left()
             self._let_in()
+
+    def close(self) -> None:
+        """The daemon stops: who waits or comes raises Unavailable."""
+        self._closed = True
+        waiting, self._waiting = self._waiting, []
+        for *_, turn in waiting:
+            if not turn.done():
+                turn.set_exception(_stopping())
 
     @property
     def full(self) -> bool:
@@ -64,6 +73,8 @@ class Floor:
             await self._changed.wait()
 
     async def _enter(self, named: bool) -> None:
+        if self._closed:
+            raise _stopping()
         if self.running < self.lines and not self._waiting:
             self.running += 1
             return
@@ -84,3 +95,7 @@ class Floor:
             if not turn.done():
                 self.running += 1
                 turn.set_result(None)
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("sessiond is stopping.", hint="Try again in a moment.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sessiond.errors import LedgerError, SessionNotFound
@@ -77,6 +78,11 @@ class Journal:
             if turn.response_id == response:
                 return self._records[session].name, turn.number
         return self._ledger.answered(response)
+
+    def known_responses(self, ids: Sequence[str]) -> set[str]:
+        """Those of `ids` that a turn is known by, one that waits among them."""
+        waiting = {turn.response_id for _, turn in self._waiting}
+        return self._ledger.known_responses(ids) | {id_ for id_ in ids if id_ in waiting}
 
     def forget_response(self, response: str) -> bool:
         """As the ledger does, also of turns that wait."""

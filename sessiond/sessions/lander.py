@@ -27,6 +27,7 @@ from sessiond.sessions.plan import Plan, Resident, landed_on, plan
 from sessiond.sessions.rates import Rates
 from sessiond.sessions.residency import Residency
 from sessiond.sessions.saver import Saver
+from sessiond.sessions.shelf import Shelf
 from sessiond.store.found import Stored
 from sessiond.store.store import Store
 
@@ -49,6 +50,12 @@ class Machine:
     limit: int
     """The most tokens of one line."""
 
+    @property
+    def shelf(self) -> Shelf:
+        return Shelf(
+            self.store, self.memory, self.fingerprint, self.rates, self.saver.whole, self.engine
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Landed:
@@ -70,6 +77,7 @@ class Lander:
     def __init__(self, machine: Machine, owner: Owner) -> None:
         self._machine = machine
         self._owner = owner
+        self._store = machine.store.of(owner.whose)
 
     async def land(
         self, prompt: Tokens, limit: int, ending: Ending, enough: int | None = None
@@ -110,7 +118,7 @@ class Lander:
     ) -> tuple[Plan, Stored]:
         """The best plan; what waits in the engine is collected only if it could help."""
         machine = self._machine
-        residents = await machine.residency.residents(self._owner.session)
+        residents = await machine.residency.residents(self._owner)
         chosen = self._plan(prompt, limit, residents, Stored())
         if enough and chosen.in_place and chosen.position >= enough:
             return chosen, Stored()
@@ -124,7 +132,9 @@ class Lander:
     def _plan(self, prompt: Tokens, limit: int, residents: list[Resident], stored: Stored) -> Plan:
         machine = self._machine
         ready = {snapshot.key: snapshot for snapshot in stored.snapshots}
-        ready |= {snapshot.key: snapshot for snapshot in machine.checkpoints.find(prompt)}
+        ready |= {
+            snapshot.key: snapshot for snapshot in machine.checkpoints.find(self._owner, prompt)
+        }
         snapshots = sorted(ready.values(), key=lambda snapshot: snapshot.position)
         everything = replace(stored, snapshots=tuple(snapshots))
         whole = machine.saver.whole
@@ -132,7 +142,7 @@ class Lander:
 
     async def _lookup(self, tokens: Tokens) -> Stored:
         try:
-            return await asyncio.to_thread(self._machine.store.lookup, tokens)
+            return await asyncio.to_thread(self._store.lookup, tokens)
         except StateError as error:
             logger.warning("The store cannot be read: %s", error)
             return Stored()
@@ -148,14 +158,14 @@ class Lander:
         in_memory = chosen.snapshot.key if chosen.snapshot and not chosen.snapshot.bytes else None
         keys = [key for key in landing.keys if key != in_memory]
         payloads = self._payloads(keys, in_memory)
-        with machine.store.lease(keys), closing(payloads):
+        with self._store.lease(keys), closing(payloads):
             await machine.engine.restore(landing, prompt, payloads)
         if keys:
-            await asyncio.to_thread(machine.store.touch, keys)
+            await asyncio.to_thread(self._store.touch, keys)
 
     def _payloads(self, keys: list[str], in_memory: str | None) -> Generator[Payload, None, None]:
         """What `keys` name, read ahead from disk, then the snapshot in memory if there is one."""
-        stored = self._machine.store.stream(keys)
+        stored = self._store.stream(keys)
         try:
             yield from stored
         finally:

@@ -9,11 +9,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from sessiond.errors import LedgerError, SessionNotFound
-from sessiond.sessions.lander import Machine
 from sessiond.sessions.outline import Outline
 from sessiond.sessions.register import Register
 from sessiond.sessions.rules import Rules
 from sessiond.sessions.schema import SessionRecord
+from sessiond.sessions.shelf import Shelf
 from sessiond.sessions.standing import (
     Scene,
     Standing,
@@ -25,7 +25,7 @@ from sessiond.sessions.standing import (
     state_of,
 )
 from sessiond.sessions.transcript import Chat
-from sessiond.sessions.tree import Turn
+from sessiond.sessions.tree import SessionTree, Turn
 from sessiond.sessions.turn import SessionSummary, TranscriptMessage, TurnSummary
 
 AT_ONCE = 16
@@ -74,7 +74,7 @@ class Overview:
 
     def __init__(self, register: Register, rules: Rules) -> None:
         self._register = register
-        self._rules = rules
+        self.rules = rules
         self._seen: dict[str, _Seen] = {}
         self._looks = 0
         self._outlines: dict[str, tuple[float, Outline]] = {}
@@ -82,7 +82,7 @@ class Overview:
         self._guessed_in: Hashable = None
         self._rows: dict[str, _Row] = {}
 
-    async def summaries(self, machine: Machine | None) -> list[SessionSummary]:
+    async def summaries(self, machine: Shelf | None) -> list[SessionSummary]:
         """The most recently used first. A session that cannot be read says so."""
         scene, records = await look(machine), self._register.records
         found: dict[str, Standing] = {}
@@ -103,7 +103,7 @@ class Overview:
                 del kept[gone]
         return await self._listed([r for r in records if r.id in present], found, machine)
 
-    async def summary(self, record: SessionRecord, machine: Machine | None) -> SessionSummary:
+    async def summary(self, record: SessionRecord, machine: Shelf | None) -> SessionSummary:
         """Raises LedgerError."""
         standing = await self._standing(record, await look(machine))
         return self._summary(record, standing, machine)
@@ -124,6 +124,11 @@ class Overview:
             said.append(TranscriptMessage(turn.number, "assistant", turn.reply))
         return said
 
+    def forget(self, session: str) -> None:
+        """Some turns of session id `session` are gone: it is looked at anew."""
+        for kept in (self._seen, self._outlines, self._guesses, self._rows):
+            kept.pop(session, None)
+
     def _due(self, records: Sequence[SessionRecord], scene: Scene) -> list[SessionRecord]:
         """Whom to look up now: first who has changed, then who was looked up longest ago."""
         ranked: list[tuple[bool, int, int]] = []
@@ -141,7 +146,8 @@ class Overview:
         if seen and (seen.mark, seen.setting) == (mark, setting):
             return seen.standing
         tree = await self._register.glance(record.name)
-        standing = await standing_of(tree, scene.lines.get(record.id, ()), scene.machine)
+        own = scene.lines.get(record.id, ())
+        standing = await standing_of(tree, own, scene.machine, record.owner)
         if scene.machine is not None:
             self._looks += 1
             self._seen[record.id] = _Seen(mark, setting, self._looks, standing)
@@ -193,7 +199,7 @@ class Overview:
         self,
         records: Sequence[SessionRecord],
         standings: dict[str, Standing],
-        machine: Machine | None,
+        machine: Shelf | None,
     ) -> list[SessionSummary]:
         listed: list[SessionSummary] = []
         speed = _speed(machine)
@@ -208,7 +214,7 @@ class Overview:
         return listed
 
     def _summary(
-        self, record: SessionRecord, standing: Standing, machine: Machine | None
+        self, record: SessionRecord, standing: Standing, machine: Shelf | None
     ) -> SessionSummary:
         return SessionSummary(
             name=record.name,
@@ -222,8 +228,8 @@ class Overview:
             created=record.created,
             last_used=record.last_used,
             bytes=standing.bytes,
-            policy=self._rules.policy_of(record),
-            pinned_front=self._rules.pinned_front_of(record),
+            policy=self.rules.policy_of(record),
+            pinned_front=self.rules.pinned_front_of(record),
             may_compact=record.may_compact,
             pinned=record.pinned,
             owner=record.owner,
@@ -247,9 +253,16 @@ def _is_of(
     return same and (row.saved, row.speed) == (saved, speed)
 
 
-def _speed(machine: Machine | None) -> Hashable:
+def _speed(machine: Shelf | None) -> Hashable:
     """The same for as long as estimates are."""
     return (machine.rates.restore.value, machine.rates.prefill.value) if machine else None
+
+
+def latest_turns(tree: SessionTree, count: int) -> tuple[TurnSummary, ...]:
+    """The newest first."""
+    main = tree.main_path(time.time())
+    newest = heapq.nlargest(count, tree, key=lambda turn: turn.number)
+    return tuple(_turn_summary(turn, turn.number in main) for turn in newest)
 
 
 def _new_in(turn: Turn) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from sessiond.sessions.difference import front_length
+from sessiond.sessions.naming import full_name, owner_of
 from sessiond.sessions.news import News
 from sessiond.sessions.transcript import Chat, Content, hash_parts
 from sessiond.sessions.tree import SessionTree
@@ -33,25 +34,30 @@ class Pinned:
 
 
 class Fronts:
-    """The fronts first seen, by key. Event loop only."""
+    """The fronts first seen, by key: those of an owner's sessions, for no other owner's. Event loop
+    only.
+    """
 
     def __init__(self, known: dict[str, Texts] | None = None) -> None:
         self._texts: OrderedDict[str, Texts] = OrderedDict(known or {})
         self._keys: OrderedDict[bytes, str] = OrderedDict()
 
-    def pin(self, content: Content, names: Sequence[str], tree: SessionTree) -> Pinned | None:
+    def pin(
+        self, owner: str, content: Content, names: Sequence[str], tree: SessionTree
+    ) -> Pinned | None:
         """The request as it goes on: with the front of one of the session's own lines, else with
-        the one first seen in any session. None where nothing may change. Changes nothing.
+        the one first seen in any session of `owner`. None where nothing may change. Changes
+        nothing.
 
         Raises InvalidRequest naming `pinned_front`.
         """
         if not names or not isinstance(content, Chat):
             return None
         volatility = Volatility(names)
-        key, texts = self._key(content, volatility), front_texts(content)
+        key, texts = self._key(owner, content, volatility), front_texts(content)
         begun = islice(_beginnings(tree), BEGINNINGS)
         own = dict.fromkeys(
-            front_texts(chat) for chat in begun if self._key(chat, volatility) == key
+            front_texts(chat) for chat in begun if self._key(owner, chat, volatility) == key
         )
         stays = _furthest(content, own, tree) if own else self._texts.get(key, texts)
         settled = _with_notes(_with_front(content, stays), tree)
@@ -66,16 +72,19 @@ class Fronts:
             self._texts.popitem(last=False)
         return new
 
-    def forget(self, tree: SessionTree) -> list[str]:
-        """The keys of fronts that a session that is removed has begun with; they are gone."""
+    def forget(self, owner: str, tree: SessionTree) -> list[str]:
+        """The keys of fronts that a session of `owner` that is removed has begun with; they are
+        gone.
+        """
         begun = {front_texts(chat) for chat in _beginnings(tree)}
-        keys = [key for key, texts in self._texts.items() if texts in begun]
+        own = [(key, texts) for key, texts in self._texts.items() if owner_of(key) == owner]
+        keys = [key for key, texts in own if texts in begun]
         for key in keys:
             del self._texts[key]
         return keys
 
-    def _key(self, chat: Chat, volatility: Volatility) -> str:
-        """The same for fronts that differ in nothing but what may change."""
+    def _key(self, owner: str, chat: Chat, volatility: Volatility) -> str:
+        """The same for fronts of an owner that differ in nothing but what may change."""
         texts, names = front_texts(chat), volatility.names
         seen = hash_parts([*names, "", *texts])
         if seen not in self._keys:
@@ -84,7 +93,7 @@ class Fronts:
             if len(self._keys) > KEPT_KEYS:
                 self._keys.popitem(last=False)
         self._keys.move_to_end(seen)
-        return self._keys[seen]
+        return full_name(owner, self._keys[seen])
 
 
 def _beginnings(tree: SessionTree) -> Iterator[Chat]:

@@ -9,8 +9,9 @@ from typing import Protocol
 
 from sessiond.engine.constraint import Constraint
 from sessiond.engine.memory import Tokens
+from sessiond.errors import ContextLengthExceeded, InvalidRequest
 from sessiond.sessions.parts import ReplyParser
-from sessiond.sessions.transcript import Chat, Content
+from sessiond.sessions.transcript import Chat, Content, Text
 from sessiond.sessions.turn import TurnRequest
 
 LAST_USERS = 4
@@ -95,3 +96,18 @@ class PromptRenderer(Protocol):
         second. Raises InvalidRequest.
         """
         ...
+
+
+def check_length(tokens: int, limit: int, content: Content) -> None:
+    """Raises ContextLengthExceeded, or InvalidRequest for no token at all. Both in tokens."""
+    param = "prompt" if isinstance(content, Text) else "messages"
+    if not tokens:
+        raise InvalidRequest(f"'{param}' has no tokens.", hint="Say something.", param=param)
+    if tokens > limit:
+        raise ContextLengthExceeded(
+            f"The prompt of {tokens} tokens exceeds the available context size of {limit} tokens.",
+            tokens=tokens,
+            limit=limit,
+            hint="Start a new chat, let the agent compact, or set a larger model.n_ctx.",
+            param=param,
+        )

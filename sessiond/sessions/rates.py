@@ -18,6 +18,10 @@ class Rate:
     def value(self) -> float:
         return self._measured or self.assumed
 
+    @property
+    def measured(self) -> float | None:
+        return self._measured
+
     def learn(self, units: float, ms: float) -> None:
         if units <= 0 or ms <= 0:
             return

@@ -7,27 +7,30 @@ import logging
 import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sessiond.errors import Conflict, LedgerError, SessionNotFound, Unavailable
 from sessiond.sessions.journal import Journal
 from sessiond.sessions.ledger import Ledger
-from sessiond.sessions.outline import Outline, outline
+from sessiond.sessions.naming import called, full_name
+from sessiond.sessions.outline import Outline, TurnOutline, outline
 from sessiond.sessions.pinned import KEPT as FRONTS
 from sessiond.sessions.pinned import Fronts
 from sessiond.sessions.responses import not_found, stored_response
 from sessiond.sessions.schema import SessionRecord
-from sessiond.sessions.tree import SessionTree, Turn
+from sessiond.sessions.tree import SessionTree, Turn, without_responses
 from sessiond.sessions.turn import StoredResponse
+from sessiond.store.trouble import Trouble
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 UNNAMED = re.compile("chat-[0-9a-f]{12}")
-"""Names that sessiond gives."""
+"""Names that sessiond gives, without their owner."""
 KEPT_TREES = 256
 """Sessions whose turns stay in memory; those that are not in the ledger yet stay in any case."""
 
@@ -39,12 +42,15 @@ class Register:
         self.fronts = Fronts()
         self._ledger = ledger
         self._journal = Journal(ledger)
+        self._trouble = Trouble(logger, "Turns that waited are saved now.")
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._closed = False
         self._records: dict[str, SessionRecord] = {}
         self._trees: OrderedDict[str, SessionTree] = OrderedDict()
         self._in_use: Counter[str] = Counter()
         self._unborn: dict[str, tuple[SessionRecord, SessionTree]] = {}
+        self._claimed: set[str] = set()
+        self._changing = asyncio.Lock()
 
     async def open(self) -> None:
         """Read the sessions, not their turns. Raises LedgerError."""
@@ -53,7 +59,9 @@ class Register:
         self._records = {record.name: record for record in records}
 
     async def close(self) -> None:
-        """What comes after it raises Unavailable."""
+        """What comes after it raises Unavailable. Turns that still wait are lost, loudly."""
+        if problem := self.problem:
+            logger.error("%s", problem)
         try:
             await self._work(self._ledger.close)
         finally:
@@ -69,7 +77,7 @@ class Register:
             return self._records[name]
         except KeyError:
             raise SessionNotFound(
-                f"There is no session {name!r}.",
+                f"There is no session {called(name)!r}.",
                 hint="`sessiond list` shows them.",
                 param="session",
             ) from None
@@ -89,8 +97,11 @@ class Register:
 
     @property
     def problem(self) -> str:
-        """Why turns are not saved, or ""."""
-        return str(self._journal.error or "")
+        """How many turns are not saved, and why, or ""."""
+        if not (count := self.unsaved):
+            return ""
+        turns = "1 turn is" if count == 1 else f"{count} turns are"
+        return f"{turns} not saved, only in memory: {self._journal.error}"
 
     def is_saved(self, record: SessionRecord) -> bool:
         return record.id not in self._journal.unsaved_by_session
@@ -133,6 +144,11 @@ class Register:
             return self._unborn[name][1] if name in self._unborn else SessionTree()
         return await self._work(lambda: self._ledger.load(name))
 
+    @property
+    def directory(self) -> Path:
+        """Where the ledger is."""
+        return self._ledger.directory
+
     async def outlines(self) -> dict[str, Outline]:
         """Of all sessions whose turns are in the ledger, by id. Raises LedgerError."""
         return await self._work(self._read_outlines)
@@ -142,8 +158,8 @@ class Register:
 
         Where the first turn of the name is under way already, its session is the one.
         """
-        if record.name in self._records:
-            raise Conflict(f"There is a session {record.name!r} already.", param="name")
+        if record.name in self._records or record.name in self._claimed:
+            raise Conflict(f"There is a session {record.called!r} already.", param="name")
         first, begun = self._unborn.get(record.name, (record, SessionTree()))
         await self._make(replace(record, id=first.id, created=first.created), begun)
 
@@ -161,9 +177,50 @@ class Register:
 
     async def change(self, name: str, **fields: Any) -> None:
         """Set fields of the session's record. Raises SessionNotFound, LedgerError."""
-        changed = replace(self[name], **fields)
-        await self._work(lambda: self._journal.update(changed))
-        self._records[name] = changed
+        async with self._changing:
+            changed = replace(self[name], **fields)
+            await self._work(lambda: self._journal.update(changed))
+            self._records[name] = changed
+
+    def refuse_taken(self, name: str) -> None:
+        """Raises Conflict where there is a session of this name, or its first turn is under way."""
+        if name in self._records or name in self._unborn or name in self._claimed:
+            raise Conflict(f"There is a session {called(name)!r} already.", param="name")
+
+    async def rename(self, name: str, new: str, **fields: Any) -> None:
+        """As `change`, and `new` is its name from then on; no turn may be under way of either.
+
+        Raises Conflict if the new name is taken, SessionNotFound, LedgerError.
+        """
+        self.refuse_taken(new)
+        self._claimed.add(new)
+        try:
+            async with self._changing:
+                changed = replace(self[name], name=new, **fields)
+                await self._work(lambda: self._journal.update(changed))
+                del self._records[name]
+                self._records[new] = changed
+                if (tree := self._trees.pop(name, None)) is not None:
+                    self._trees[new] = tree
+        finally:
+            self._claimed.discard(new)
+
+    async def adopt(self, record: SessionRecord, tree: SessionTree) -> int:
+        """Make `record` a session with all turns of a tree, in one transaction.
+
+        Responses stay with the turns that have given them: the turns here lose ids that are known
+        already; how many those were. Raises Conflict if the name is taken, LedgerError.
+        """
+        self.refuse_taken(record.name)
+        self._claimed.add(record.name)
+        try:
+            async with self._changing:
+                ids = [turn.response_id for turn in tree if turn.response_id is not None]
+                known = await self._work(lambda: self._journal.known_responses(ids))
+                await self._make(record, without_responses(tree, known))
+        finally:
+            self._claimed.discard(record.name)
+        return len(known)
 
     async def fork(self, record: SessionRecord, source: str, at: int) -> None:
         """Make `record` a session with the turns of `source` up to turn `at`, numbers and all.
@@ -172,8 +229,7 @@ class Register:
         taken or its first turn is under way, NotFound for an unknown turn, LedgerError.
         """
         turns = (await self.tree(source)).path(at)
-        if record.name in self._records or record.name in self._unborn:
-            raise Conflict(f"There is a session {record.name!r} already.", param="name")
+        self.refuse_taken(record.name)
         # A response belongs to the session that gave it.
         turns = tuple(replace(turn, response_id=None, response=None) for turn in turns)
         tree = SessionTree()
@@ -181,12 +237,13 @@ class Register:
             tree.add(turn)
         await self._make(record, tree)
 
-    async def forget_fronts(self, tree: SessionTree) -> None:
-        """Of a session that was removed; others with the same front keep it by their own turns.
+    async def forget_fronts(self, owner: str, tree: SessionTree) -> None:
+        """Of a session of `owner` that was removed; others with the same front keep it by their
+        own turns.
 
         Raises LedgerError.
         """
-        if keys := self.fronts.forget(tree):
+        if keys := self.fronts.forget(owner, tree):
             await self._work(lambda: self._ledger.forget_fronts(keys))
 
     async def keep_front(self, key: str, texts: tuple[str, ...]) -> None:
@@ -203,6 +260,32 @@ class Register:
         await self._work(lambda: self._journal.delete(record))
         self._records.pop(name, None)
         self._trees.pop(name, None)
+
+    async def outline_of(self, record: SessionRecord) -> list[TurnOutline]:
+        """Of the turns that are in the ledger. Raises LedgerError."""
+        return await self._work(lambda: self._ledger.outline_of(record.id))
+
+    async def remove(self, record: SessionRecord, numbers: Sequence[int]) -> int:
+        """Turns of a session of which none runs or waits to be saved, and on which no other stands.
+
+        Raises LedgerError; those that are there are as before then.
+        """
+        self._trees.pop(record.name, None)
+        gone = await self._work(lambda: self._ledger.remove(record.id, numbers))
+        self._trees.pop(record.name, None)
+        return gone
+
+    async def reclaim(self, pages: int) -> int:
+        """Give empty pages of the ledger back to the disk. Raises LedgerError."""
+        return await self._work(lambda: self._ledger.reclaim(pages))
+
+    async def forget_copies(self, before: float) -> int:
+        """Of the ledger as it was before a change of its format."""
+        return await self._work(lambda: self._ledger.forget_copies(before))
+
+    async def fingerprints(self) -> set[str]:
+        """Of all models and settings that any turn was made with. Raises LedgerError."""
+        return await self._work(self._ledger.fingerprints)
 
     async def commit(
         self,
@@ -231,7 +314,9 @@ class Register:
         self._trees[used.name] = tree
         self._trees.move_to_end(used.name)
         with self._using(used.name):
-            return await self._work(lambda: self._journal.commit(used, *inherited, turn))
+            saved = await self._work(lambda: self._journal.commit(used, *inherited, turn))
+        self._say_so()
+        return saved
 
     async def response(self, response: str) -> StoredResponse:
         """Raises ResponseNotFound, LedgerError."""
@@ -251,15 +336,17 @@ class Register:
 
     async def retry(self) -> int:
         """Try again to write what waits; the number of turns that still wait."""
-        return await self._work(self._journal.retry) if self.unsaved else 0
+        left = await self._work(self._journal.retry) if self.unsaved else 0
+        self._say_so()
+        return left
 
     async def count_turns(self) -> int:
         """Reads and checks the whole ledger. Raises LedgerError."""
         return await self._work(self._ledger.check_integrity)
 
-    def new_name(self) -> str:
-        """For a session nobody named."""
-        return f"chat-{time.time_ns() & 0xFFFFFFFFFFFF:012x}"
+    def new_name(self, owner: str) -> str:
+        """The full name for a session nobody named."""
+        return full_name(owner, f"chat-{time.time_ns() & 0xFFFFFFFFFFFF:012x}")
 
     @contextmanager
     def _using(self, name: str) -> Iterator[None]:
@@ -281,6 +368,13 @@ class Register:
         for name in list(self._trees)[:-KEPT_TREES]:
             if not self._in_use[name] and self._records[name].id not in unsaved:
                 del self._trees[name]
+
+    def _say_so(self) -> None:
+        """In the log, once when turns begin to wait and once when none does any more."""
+        if problem := self.problem:
+            self._trouble.begins(problem, cause=str(self._journal.error))
+        else:
+            self._trouble.ends()
 
     def _read_outlines(self) -> dict[str, Outline]:
         now = time.time()

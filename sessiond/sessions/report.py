@@ -7,9 +7,14 @@ import logging
 from sessiond.engine.events import Ended
 from sessiond.metrics import (
     COMPLETION_TOKENS,
+    DISK_QUOTA,
     MISSED_TOKENS,
     MISSES,
     PROMPT_TOKENS,
+    QUEUED,
+    RESTORE_SECONDS,
+    RUNNING,
+    SESSIONS,
     TTFT,
     TURNS,
     UNSAVED_TURNS,
@@ -17,7 +22,7 @@ from sessiond.metrics import (
 from sessiond.sessions.lander import Landed
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.tree import SessionTree, Turn
-from sessiond.sessions.turn import TurnReport
+from sessiond.sessions.turn import Health, TurnReport
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +32,7 @@ def report_of(
 ) -> TurnReport:
     stats = turn.stats
     return TurnReport(
-        session=record.name,
+        session=record.called,
         line=tree.line_role(turn.number, turn.created),
         turn=turn.number,
         source=stats.source,
@@ -53,6 +58,8 @@ def count(report: TurnReport, unsaved: int) -> None:
     PROMPT_TOKENS.labels("disk").inc(report.restored_tokens)
     PROMPT_TOKENS.labels("memory").inc(report.cached_tokens - report.restored_tokens)
     COMPLETION_TOKENS.inc(report.completion_tokens)
+    if report.restored_tokens:
+        RESTORE_SECONDS.observe(report.restore_ms / 1e3)
     TURNS.labels(report.finish_reason).inc()
     UNSAVED_TURNS.set(unsaved)
     if report.miss:
@@ -60,16 +67,32 @@ def count(report: TurnReport, unsaved: int) -> None:
         MISSED_TOKENS.labels(report.miss.cause).inc(report.miss.tokens)
 
 
+def observe(health: Health) -> None:
+    """What is only looked at when the metrics are read."""
+    RUNNING.set(health.running)
+    QUEUED.set(health.queued)
+    SESSIONS.labels("resident").set(health.resident_sessions)
+    SESSIONS.labels("parked").set(max(0, health.sessions - health.resident_sessions))
+    UNSAVED_TURNS.set(health.unsaved_turns)
+    DISK_QUOTA.set(health.disk_quota)
+
+
 def log(record: SessionRecord, report: TurnReport) -> None:
     """What people said and how they name their sessions stays out of the log."""
     logger.info(
-        "session %s turn %d: source=%s cached=%d prefilled=%d completion=%d ttft=%.0fms miss=%s",
-        record.id[:8],
-        report.turn,
-        report.source,
-        report.cached_tokens,
-        report.prefilled_tokens,
-        report.completion_tokens,
-        report.ttft_ms,
-        report.miss.cause if report.miss else "none",
+        "turn",
+        extra={
+            "session": record.id[:8],
+            "turn": report.turn,
+            "source": report.source,
+            "cached": report.cached_tokens,
+            "restored": report.restored_tokens,
+            "prefilled": report.prefilled_tokens,
+            "completion": report.completion_tokens,
+            "ttft_ms": round(report.ttft_ms, 1),
+            "restore_ms": round(report.restore_ms, 1),
+            "miss": report.miss.cause if report.miss else "none",
+            "finish": report.finish_reason,
+            "saved": report.saved,
+        },
     )

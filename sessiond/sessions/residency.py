@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from sessiond.engine.core import EngineCore
 from sessiond.engine.landing import Landing
-from sessiond.engine.sequence import Owner, SequenceView
+from sessiond.engine.sequence import Owner, SequenceView, whose
 from sessiond.engine.thread import Engine
 from sessiond.errors import PoolFull
 from sessiond.sessions.checkpoints import Checkpoints
@@ -26,12 +26,12 @@ class Residency:
         self._saver = saver
         self._checkpoints = checkpoints
 
-    async def residents(self, session: str) -> list[Resident]:
-        """Every line in the context, as session id `session` sees it."""
+    async def residents(self, owner: Owner) -> list[Resident]:
+        """Every line in the context that `owner` may go on from: none of other keys."""
         return [
-            as_resident(view, own=view.owner is not None and view.owner.session == session)
+            as_resident(view, own=view.owner is not None and view.owner.session == owner.session)
             for view in await self._engine.views()
-            if len(view.tokens)
+            if len(view.tokens) and whose(view.owner) == owner.whose
         ]
 
     async def claim(self, plan: Plan, owner: Owner, cells: int) -> Landing:
@@ -86,7 +86,7 @@ class Residency:
         """Forget a session's lines without saving them."""
         for view in await self._engine.views():
             if view.owner is not None and view.owner.session == session:
-                await self._engine.call(_dropping(view.seq))
+                await self._engine.call(dropping(view.seq))
 
     async def lines_of(self, session: str) -> list[SequenceView]:
         views = await self._engine.views()
@@ -138,5 +138,5 @@ def _idle(views: Sequence[SequenceView], spared: set[int | None]) -> list[Sequen
     return sorted(idle, key=lambda view: view.last_used)
 
 
-def _dropping(seq: int) -> Callable[[EngineCore], None]:
+def dropping(seq: int) -> Callable[[EngineCore], None]:
     return lambda core: core.drop(seq)

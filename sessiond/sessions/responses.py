@@ -73,6 +73,14 @@ def stored_response(response: str, session: str, tree: SessionTree, number: int)
     )
 
 
+def is_sound(turn: Turn) -> bool:
+    """Whether what is kept of its response, if it has one, can be read."""
+    try:
+        return bool(_kept(turn))
+    except LedgerError:
+        return False
+
+
 def _written(part: Part) -> list[str]:
     if isinstance(part, Called):
         return ["called", part.id, part.name, part.arguments]

@@ -22,7 +22,7 @@ async def resume(record: SessionRecord, shop: Workshop, predicted_ms: float) -> 
         return ResumeReport(record.name, "new", 0, 0, 0, 0.0, 0.0)
     now = record.clock
     composed = resumed(tree, leaf, shop.renderer, shop.tokenizer, now)
-    owner = Owner(record.id, tree.path(leaf)[0].number)
+    owner = Owner(record.id, tree.path(leaf)[0].number, record.owner)
     began = time.monotonic()
     outcome = await Execution(machine, shop.floor, owner, composed.prompt).land_and_evaluate()
     elapsed = (time.monotonic() - began) * 1e3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from sessiond.errors import InvalidRequest
@@ -18,7 +18,7 @@ class Retries:
     """Event loop only."""
 
     def __init__(self) -> None:
-        self._by_key: OrderedDict[tuple[str | None, str], TurnTask] = OrderedDict()
+        self._by_key: OrderedDict[tuple[str, str | None, str], TurnTask] = OrderedDict()
 
     def add(self, turn: TurnTask) -> None:
         if turn.request.idempotency_key is not None:
@@ -29,6 +29,13 @@ class Retries:
     def forget(self, session: str) -> None:
         """Nothing of a session that was removed is read again."""
         gone = [key for key, turn in self._by_key.items() if turn.session == session]
+        for key in gone:
+            del self._by_key[key]
+
+    def forget_turns(self, session: str, numbers: Collection[int]) -> None:
+        """Nor are turns that were removed from a session."""
+        known = self._by_key.items()
+        gone = [k for k, turn in known if turn.session == session and turn.number in numbers]
         for key in gone:
             del self._by_key[key]
 
@@ -55,8 +62,8 @@ class Retries:
         return known
 
 
-def _key(request: TurnRequest) -> tuple[str | None, str]:
-    return request.session.name, request.idempotency_key or ""
+def _key(request: TurnRequest) -> tuple[str, str | None, str]:
+    return request.session.owner, request.session.name, request.idempotency_key or ""
 
 
 def _same(known: TurnRequest, request: TurnRequest) -> bool:

@@ -18,10 +18,11 @@ from typing import TypeVar
 from sessiond.engine.context import Payload
 from sessiond.engine.core import Capture, EngineCore
 from sessiond.engine.memory import Memory, Tokens, common_prefix
-from sessiond.engine.sequence import Owner, SequenceView
+from sessiond.engine.sequence import Owner, SequenceView, whose
 from sessiond.engine.thread import Engine
-from sessiond.errors import SessiondError, StateError
+from sessiond.errors import SessiondError, StateError, StoreFailed, StoreFull
 from sessiond.metrics import SAVE_FAILURES, SNAPSHOTS_SUPERSEDED
+from sessiond.sessions.calm import RARE_S, Calm
 from sessiond.sessions.checkpoints import Checkpoints
 from sessiond.store.chain import BLOCK_TOKENS, Kind
 from sessiond.store.store import Store
@@ -46,6 +47,17 @@ class _Saved:
     epoch: int
     length: int
     since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """So many sessions had state in the context that is on disk now, so many some that is not and
+    will be evaluated again. `bytes` were written for it.
+    """
+
+    saved: int = 0
+    lost: int = 0
+    bytes: int = 0
 
 
 class Saver:
@@ -73,18 +85,29 @@ class Saver:
         self._poked = asyncio.Event()
         self._collected = time.monotonic()
         self._resting = False
+        self._dozing = False
 
     def active(self) -> None:
         """A turn began or ended."""
         self._last_activity = time.monotonic()
+        if self._dozing:
+            self._poked.set()
 
     def progressed(self) -> None:
         """A prefill has evaluated a chunk: look soon, it may be much."""
         self._poked.set()
 
-    async def watch(self, busy: Callable[[], bool]) -> None:
-        """Looks again and again what has to be written, until `rest`. `busy`: a turn is running."""
-        while not await self._rests_within(SETTLE_S / 2):
+    @property
+    def busy(self) -> bool:
+        """Something is being saved."""
+        return self._lock.locked()
+
+    async def watch(self, busy: Callable[[], bool], calm: Calm) -> None:
+        """Looks again and again what has to be written, until `rest`. `busy`: a turn is running.
+
+        Where nothing has happened for a while there is nothing to write, until a turn begins.
+        """
+        while not await self._rests_within(self._pause(busy, calm)):
             try:
                 if busy():
                     await self._collect()
@@ -106,31 +129,52 @@ class Saver:
                 await self.save(view)
         await self._checkpoints.write()
 
-    async def save_for_stop(self) -> None:
-        """As `save_all`, whole blobs too, and synced to the disk. Raises only EngineError."""
-        for view in await self._engine.views():
-            if len(view.tokens):
-                await self.save(view, parking=True)
-        await self._checkpoints.write()
-        try:
-            await self._write(self._store.sync)
-        except (StateError, OSError) as error:
-            _count_failure(error)
+    async def save_for_stop(self, step: Callable[[], None] = lambda: None) -> Flushed:
+        """As `save_all`, whole blobs too, and synced to the disk; `step` is called for every line.
 
-    async def save(self, view: SequenceView, *, parking: bool = False) -> None:
-        """One line; whole blobs only with `parking`. Raises only EngineError."""
+        Whatever fails does not hinder the others. Raises only EngineError, for an engine that has
+        stopped.
+        """
+        before = self._store.written
+        views = [view for view in await self._engine.views() if len(view.tokens)]
+        lost: set[str] = set()
+        for view in views:
+            if not await self._saved_for_stop(view):
+                lost.add(_session(view.owner))
+            step()
+        try:
+            lost.update(map(_session, await self._checkpoints.write()))
+            await self._write(self._store.sync)
+        except (SessiondError, OSError) as error:
+            _count_failure(error)
+            lost.update(_session(view.owner) for view in views)
+        saved = {_session(view.owner) for view in views} - lost
+        return Flushed(len(saved), len(lost), self._store.written - before)
+
+    async def _saved_for_stop(self, view: SequenceView) -> bool:
+        try:
+            return await self.save(view, parking=True)
+        except SessiondError as error:
+            _count_failure(error)
+            return False
+
+    async def save(self, view: SequenceView, *, parking: bool = False) -> bool:
+        """One line; whole blobs only with `parking`. False if that failed, which is counted.
+
+        Raises only EngineError.
+        """
         async with self._lock:
             if self.whole:
-                if parking:
-                    await self._save_whole(view)
-                return
+                return not parking or await self._save_whole(view)
             if self._is_saved(view):
-                return
+                return True
             try:
                 await self._checkpoints.collect()
                 await self._save_blocks(view)
             except (StateError, OSError) as error:
                 _count_failure(error)
+                return False
+            return True
 
     async def forget(self, session: str) -> None:
         """Write nothing more of the lines of session id `session`, which have left the context."""
@@ -141,6 +185,10 @@ class Saver:
 
     def close(self) -> None:
         self._writer.shutdown()
+
+    def _pause(self, busy: Callable[[], bool], calm: Calm) -> float:
+        self._dozing = calm.resting and not busy()
+        return RARE_S if self._dozing else SETTLE_S / 2
 
     async def _rests_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -175,12 +223,12 @@ class Saver:
         return saved is not None and (saved.epoch, saved.length) == (view.epoch, len(view.tokens))
 
     async def _save_blocks(self, view: SequenceView) -> None:
-        began, tokens = time.monotonic(), view.tokens
-        stored = await self._write(lambda: self._store.lookup(tokens))
+        began, tokens, store = time.monotonic(), view.tokens, self._store.of(whose(view.owner))
+        stored = await self._write(lambda: store.lookup(tokens))
         has_snapshot = any(s.position == len(tokens) for s in stored.snapshots)
         capture = None
         if self._memory.needs_snapshot and not (
-            has_snapshot or self._checkpoints.will_write(tokens)
+            has_snapshot or self._checkpoints.will_write(view.owner, tokens)
         ):
             capture = await self._engine.call(lambda core: core.export_snapshot(view.seq))
             if common_prefix(capture.tokens, tokens) < len(tokens):
@@ -197,6 +245,7 @@ class Saver:
         """Blocks of [stored, end), a few each engine step. False if the line changed meanwhile."""
         if stored >= len(tokens):
             return True
+        store = self._store.of(whose(view.owner))
         starts = range(stored - stored % BLOCK_TOKENS, len(tokens), BLOCK_TOKENS)
         spans = [(start, min(start + BLOCK_TOKENS, len(tokens))) for start in starts]
         while spans:
@@ -205,29 +254,33 @@ class Saver:
                 return False
             for payload in payloads:
                 start, stop = spans.pop(0)
-                await self._write(_putting(self._store, tokens[:stop], start, payload))
+                await self._write(_putting(store, tokens[:stop], start, payload))
         return True
 
-    async def _save_whole(self, view: SequenceView) -> None:
+    async def _save_whole(self, view: SequenceView) -> bool:
         capture = await self._engine.call(lambda core: core.export_whole(view.seq))
         try:
             tokens, payload = capture.tokens, capture.payload
+            store = self._store.of(whose(capture.owner))
             if len(tokens):
-                await self._write(lambda: self._store.put_snapshot(tokens, payload, "whole"))
+                await self._write(lambda: store.put_snapshot(tokens, payload, "whole"))
         except (StateError, OSError) as error:
             _count_failure(error)
+            return False
+        return True
 
     async def _save_interim(self, capture: Capture) -> None:
         """In the middle of a turn: of use until there is a later one."""
         if not len(capture.tokens):
             return
-        await self._write(lambda: self._store.put_snapshot(capture.tokens, capture.payload))
-        found = await self._write(lambda: self._store.lookup(capture.tokens))
+        store = self._store.of(whose(capture.owner))
+        await self._write(lambda: store.put_snapshot(capture.tokens, capture.payload))
+        found = await self._write(lambda: store.lookup(capture.tokens))
         end = len(capture.tokens)
         keys = [s.key for s in found.snapshots if (s.position, s.kind) == (end, Kind.SNAPSHOT)]
         last = self._interim.pop(capture.owner, None)
         if last is not None and last not in keys:
-            SNAPSHOTS_SUPERSEDED.inc(await self._write(lambda: self._store.drop([last])))
+            SNAPSHOTS_SUPERSEDED.inc(await self._write(lambda: store.drop([last])))
         if keys:
             self._interim[capture.owner] = keys[0]
 
@@ -235,9 +288,14 @@ class Saver:
         return await asyncio.get_running_loop().run_in_executor(self._writer, work)
 
 
+def _session(owner: Owner | None) -> str:
+    return owner.session if owner else ""
+
+
 def _count_failure(error: Exception) -> None:
     SAVE_FAILURES.inc()
-    logger.warning("State could not be saved: %s", error)
+    said = isinstance(error, StoreFull | StoreFailed)  # by the store, once for as long as it lasts
+    logger.log(logging.DEBUG if said else logging.WARNING, "State could not be saved: %s", error)
 
 
 def _exporting(

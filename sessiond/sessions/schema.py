@@ -15,6 +15,7 @@ from sqlmodel import Field, SQLModel
 
 from sessiond.engine.events import FinishReason
 from sessiond.engine.memory import Tokens
+from sessiond.sessions.naming import called, owner_of
 from sessiond.sessions.transcript import Chat, Content, Message, Text, ToolCall, clean
 from sessiond.sessions.tree import Turn, TurnStats
 from sessiond.sessions.turn import Miss
@@ -27,8 +28,9 @@ class SessionRecord:
     """What is kept of a session beside its turns. Times are Unix seconds.
 
     `id` stays when the name changes. `name` is the full one, `owner/name` where the session belongs
-    to an owner of API keys (no name has a slash otherwise). `named`: a person chose the name. `policy` None: the default,
-    and so for `pinned_front`. `may_compact`: the next rewrite is let through, once.
+    to an owner of API keys (no name has a slash otherwise). `named`: a person chose the name.
+    `policy` None: the default, and so for `pinned_front`. `may_compact`: the next rewrite is let
+    through, once.
     """
 
     id: str
@@ -46,7 +48,12 @@ class SessionRecord:
     @property
     def owner(self) -> str:
         """Whose keys may use it and whose state it may share; "" is the house."""
-        return self.name.rpartition("/")[0]
+        return owner_of(self.name)
+
+    @property
+    def called(self) -> str:
+        """The name as its owner says it."""
+        return called(self.name)
 
     @property
     def clock(self) -> datetime:
@@ -206,11 +213,26 @@ def _replies(connection: sqlite3.Connection) -> None:
     )
 
 
+def _removals(connection: sqlite3.Connection) -> None:
+    """Turns go one by one: their outlines with them, and their numbers are never given again."""
+    connection.execute(
+        """CREATE TABLE numbering (
+            session_id TEXT PRIMARY KEY NOT NULL REFERENCES session(id) ON DELETE CASCADE,
+            last INTEGER NOT NULL) WITHOUT ROWID"""
+    )
+    connection.execute("CREATE INDEX turn_parent ON turn(session_id, parent)")
+    connection.execute(
+        """CREATE TRIGGER turn_removed AFTER DELETE ON turn BEGIN
+            DELETE FROM outline WHERE session_id = old.session_id AND number = old.number; END"""
+    )
+
+
 MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [
     _first_tables,
     _pinned_fronts,
     _outlines,
     _replies,
+    _removals,
 ]
 """Each brings a file from the version that is its index to the next. Released ones never change."""
 

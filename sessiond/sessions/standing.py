@@ -10,16 +10,18 @@ from dataclasses import dataclass, replace
 
 from sessiond.engine.sequence import SequenceView
 from sessiond.errors import StateError
-from sessiond.sessions.lander import Machine
 from sessiond.sessions.outline import Outline, TurnOutline
 from sessiond.sessions.plan import Plan, plan
 from sessiond.sessions.residency import as_resident
 from sessiond.sessions.schema import SessionRecord
+from sessiond.sessions.shelf import Shelf
 from sessiond.sessions.tree import SessionTree, Turn
 from sessiond.sessions.turn import SessionState
 from sessiond.store.chain import BLOCK_TOKENS
 from sessiond.store.found import Stored, Usage
 
+FOREIGN = MODEL_CHANGED, SETTINGS_CHANGED = "model changed", "settings changed"
+"""Reasons for state that would have to be made anew."""
 _NOWHERE = Plan(position=0)
 _REVIEW_S = 3600
 """Which line is the main one depends on the time, too."""
@@ -40,9 +42,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All that sessions have in common when they are looked at. `machine` None while it loads."""
+    """All that sessions have in common when they are looked at. `machine` None until the model
+    was loaded once.
+    """
 
-    machine: Machine | None
+    machine: Shelf | None
     usage: Usage | None
     lines: dict[str, list[SequenceView]]
     fingerprint: str
@@ -68,11 +72,11 @@ class Scene:
         return self.usage, self.fingerprint, int(time.time() // _REVIEW_S)
 
 
-async def look(machine: Machine | None) -> Scene:
+async def look(machine: Shelf | None) -> Scene:
     lines: dict[str, list[SequenceView]] = defaultdict(list)
     if machine is None:
         return Scene(None, None, lines, "")
-    for view in await machine.engine.views():
+    for view in await machine.views():
         if view.owner is not None:
             lines[view.owner.session].append(view)
     try:
@@ -103,8 +107,9 @@ def files_of(tokens: int) -> int:
 
 
 async def standing_of(
-    tree: SessionTree, own: Sequence[SequenceView], machine: Machine | None
+    tree: SessionTree, own: Sequence[SequenceView], machine: Shelf | None, owner: str
 ) -> Standing:
+    """Of a session of `owner`, whose lines in the context are `own`."""
     leaf = tree.main_line(time.time())
     if leaf is None:
         return Standing()
@@ -113,10 +118,10 @@ async def standing_of(
         return replace(standing, reason="the model is loading")
     tokens, residents = tree.path_tokens(leaf), [as_resident(view, own=True) for view in own]
     try:
-        stored = await asyncio.to_thread(machine.store.lookup, tokens)
+        stored = await asyncio.to_thread(machine.store.of(owner).lookup, tokens)
     except StateError:
         stored = Stored()
-    whole = machine.saver.whole
+    whole = machine.whole
     found = plan(tokens, len(tokens), residents, stored, machine.memory, whole=whole)
     return replace(
         standing,
@@ -132,11 +137,11 @@ def state_of(prospect: Plan, tokens: int) -> SessionState:
     return "disk" if prospect.restored > prospect.keep else "resident"
 
 
-def _reason(leaf: Turn | TurnOutline, machine: Machine) -> str:
+def _reason(leaf: Turn | TurnOutline, machine: Shelf) -> str:
     if leaf.model != machine.fingerprint.model:
-        return "model changed"
+        return MODEL_CHANGED
     if leaf.fingerprint != machine.fingerprint.value:
-        return "settings changed"
+        return SETTINGS_CHANGED
     return "state not saved"
 
 
@@ -145,7 +150,7 @@ def _hit_rate(tree: SessionTree) -> float:
     return sum(turn.stats.cached for turn in tree) / prompt if prompt else 0.0
 
 
-def back_in_ms(standing: Standing, machine: Machine) -> float:
+def back_in_ms(standing: Standing, machine: Shelf) -> float:
     """An estimate from what this machine was measured to do."""
     prospect, tokens = standing.prospect, standing.tokens
     if state_of(prospect, tokens) == "resident":

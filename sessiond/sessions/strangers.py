@@ -14,16 +14,19 @@ logger = logging.getLogger(__name__)
 _RECENT = 32
 
 
-async def find_unnamed(content: Content, register: Register, rules: Rules) -> str:
-    """The unnamed session that `content` extends furthest, among those used last; "" for none."""
+async def find_unnamed(owner: str, content: Content, register: Register, rules: Rules) -> str:
+    """The unnamed session of `owner` that `content` extends furthest, among those used last; ""
+    for none.
+    """
     best, depth = "", 0
-    for record in [record for record in register.records if _is_unnamed(record)][:_RECENT]:
+    own = (record for record in register.records if record.owner == owner)
+    for record in [record for record in own if _is_unnamed(record)][:_RECENT]:
         try:
             tree = await register.tree(record.name)
         except LedgerError as error:
             logger.warning("An unnamed session is passed over: %s", error)
             continue
-        pinned = register.fronts.pin(content, rules.pinned_front_of(record), tree)
+        pinned = register.fronts.pin(owner, content, rules.pinned_front_of(record), tree)
         match = tree.match(pinned.content if pinned else content)
         extent = match.matched_messages + match.matched_characters
         if extent > depth:
@@ -32,4 +35,4 @@ async def find_unnamed(content: Content, register: Register, rules: Rules) -> st
 
 
 def _is_unnamed(record: SessionRecord) -> bool:
-    return UNNAMED.fullmatch(record.name) is not None and not record.named
+    return UNNAMED.fullmatch(record.called) is not None and not record.named

@@ -30,7 +30,8 @@ class Writer(Protocol):
 @dataclass(frozen=True, slots=True)
 class Served:
     """What is served: the model's name, its file, its chat template ("" for none). `n_ctx` are the
-    most tokens of one line, `lines` how many can be active at once.
+    most tokens of one line, `lines` how many can be active at once. `bos` and `eos` are the tokens
+    that text begins and ends with, as they are written.
     """
 
     model: str
@@ -38,6 +39,8 @@ class Served:
     template: str
     n_ctx: int
     lines: int
+    bos: str = ""
+    eos: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,6 @@ class Vocabulary:
     model: Model
     renderer: Writer
     served: Served
-
-    @property
-    def bos(self) -> str:
-        return self.model.info.bos
-
-    @property
-    def eos(self) -> str:
-        return self.model.info.eos
 
     async def tokens(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """`add_special`: with those that a prompt begins with. `parse_special`: control tokens that

@@ -8,7 +8,7 @@ whose `answered` chain is among its own.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
@@ -170,6 +170,10 @@ class SessionTree:
         """For a turn that may be added later; given out once."""
         self._last_number += 1
         return self._last_number
+
+    def number_after(self, last: int) -> None:
+        """Numbers up to `last` belong to turns that are gone; they are not given out again."""
+        self._last_number = max(self._last_number, last)
 
     @property
     def last_used(self) -> float:
@@ -376,6 +380,17 @@ class SessionTree:
         joined = as_tokens(np.concatenate(pieces[::-1]))
         joined.flags.writeable = False
         return joined
+
+
+def without_responses(tree: SessionTree, known: Collection[str]) -> SessionTree:
+    """The same turns, those known by one of these ids without it."""
+    if not known:
+        return tree
+    other = SessionTree()
+    for turn in tree:
+        gone = turn.response_id in known
+        other.add(replace(turn, response_id=None, response=None) if gone else turn)
+    return other
 
 
 def _text_place(turn: Turn, content: Text, above: _Place | None, length: int) -> _Place:

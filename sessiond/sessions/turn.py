@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -13,13 +13,19 @@ from sessiond.sessions.explanation import Explanation
 from sessiond.sessions.parts import Part
 
 if TYPE_CHECKING:  # clients of these reports need no transcripts
-    from sessiond.sessions.text import Vocabulary
+    from sessiond.sessions.anatomy import Anatomy
+    from sessiond.sessions.gauges import Gauges
+    from sessiond.sessions.history import HistoryReport
+    from sessiond.sessions.text import Served, Vocabulary
+    from sessiond.sessions.transfer.exporting import Exported
+    from sessiond.sessions.transfer.importing import Naming
+    from sessiond.sessions.transfer.report import ImportReport
 from sessiond.sessions.transcript import Content, Message
 
 Source = Literal["resident", "disk", "ledger", "fork", "new"]
 LineRole = Literal["main", "side"]
 SessionState = Literal["resident", "disk", "ledger"]
-Status = Literal["ok", "loading", "draining", "failed"]
+Status = Literal["ok", "loading", "unloaded", "draining", "failed"]
 MissCause = (
     Cause
     | Literal["model_changed", "settings_changed", "damaged", "evicted", "not_saved", "no_snapshot"]
@@ -30,7 +36,8 @@ MissCause = (
 class SessionRef:
     """Which session a request names.
 
-    `name` None: the unnamed session whose transcript it extends, else a new one.
+    `name` and `parent` are full names. `name` None: the unnamed session of `owner` whose transcript
+    it extends, else a new one.
     `named` says that a person chose the name (a `/s/…` path), which decides the policy. `parent`
     is the session whose agent has started this one's.
     """
@@ -39,6 +46,7 @@ class SessionRef:
     named: bool = False
     agent: str | None = None
     parent: str | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class TurnReport:
     """The `sessiond` block, `usage` and `timings` of one turn. Tokens and milliseconds.
 
     `cached` prompt tokens were reused (`restored` of them from disk), `prefilled` were evaluated:
-    cached + prefilled == prompt.
+    cached + prefilled == prompt. `session` is the name as its owner says it.
     """
 
     session: str
@@ -160,7 +168,7 @@ class OpenTurn:
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """One row of `sessiond list`. Times are Unix seconds.
+    """One row of `sessiond list`, under the full name. Times are Unix seconds.
 
     `back_in_ms` is an estimate, 0 when resident. `reason` says in words why the whole session would
     have to be evaluated again, else it is "".
@@ -193,10 +201,13 @@ class SessionChange:
     """What a person sets of a session; None leaves it as it is. Patterns as in the configuration.
 
     `policy` and `pinned_front` may be "default" and ("default",): those of the configuration.
+    `name` is the full one that it is to have from now on.
     """
 
     policy: str | None = None
     pinned_front: tuple[str, ...] | None = None
+    name: str | None = None
+    pinned: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +294,13 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`status` is "ok", "loading", "draining" or "failed"; `detail` says more when it is not "ok".
+    """`status` is "ok", "loading", "unloaded" (nobody has used the model for a while; the next turn
+    loads it again), "draining" or "failed"; `detail` says more when something is wrong.
 
     `codec` is "blocks" or "whole" (with the reason in `codec_detail`). `staging` says what memory
     snapshots are copied into: "device" (pinned), "locked", "pageable", or "none" where none are
-    taken. Ring sizes are bytes. `max_lines` lines at most are in the context at once.
+    taken. Ring sizes are bytes. `max_lines` lines at most are in the context at once. So many
+    sessions as `warming` wait to be read again in idle time, or are; `warmed_sessions` were.
     """
 
     status: Status
@@ -312,6 +325,10 @@ class Health:
     ring_entries: int = 0
     resident_lines: int = 0
     max_lines: int = 0
+    warming: int = 0
+    warmed_sessions: int = 0
+    warmed_tokens: int = 0
+    resident_sessions: int = 0
 
 
 class Turns(Protocol):
@@ -319,13 +336,13 @@ class Turns(Protocol):
 
     @property
     def model_name(self) -> str | None:
-        """None while the model loads."""
+        """None until the model was loaded once."""
         ...
 
     async def health(self) -> Health: ...
 
     async def ready(self) -> None:
-        """Wait for the model, at most `load_wait`.
+        """Wait for the model, at most `load_wait`; one that was unloaded is loaded again.
 
         Raises Unavailable: loading failed or takes too long, or the daemon is stopping.
         """
@@ -340,6 +357,10 @@ class Turns(Protocol):
 
     async def vocabulary(self) -> Vocabulary:
         """The loaded model's. Waits for it, and raises as `ready` does."""
+        ...
+
+    async def served(self) -> Served:
+        """Waits for the model at the start, but does not load one that was unloaded."""
         ...
 
     async def open(self, request: TurnRequest) -> OpenTurn:
@@ -362,7 +383,26 @@ class Turns(Protocol):
         ...
 
     async def update(self, name: str, change: SessionChange) -> SessionSummary:
-        """Raises InvalidRequest for a bad pattern."""
+        """Raises InvalidRequest for a bad pattern; for another name Conflict if it is taken or a
+        turn runs.
+        """
+        ...
+
+    async def export(self, name: str, *, state: bool) -> Exported:
+        """The session as one file, without the saved state unless it is wanted; that waits for the
+        model, and raises as `ready` does. Raises LedgerError, StoreFailed.
+        """
+        ...
+
+    async def import_session(
+        self, file: AsyncIterator[bytes], name: str | None, naming: Naming, *, state: bool
+    ) -> ImportReport:
+        """A session from such a file, under this name or the one in the file; its state, unless it
+        is not wanted, as far as it is of this model and fits. Waits for the model as `ready` does.
+
+        Raises Conflict if the name is taken, InvalidExport, BodyTooLarge: before anything has
+        changed.
+        """
         ...
 
     async def fork(self, name: str, new: str, at: int | None) -> SessionSummary:
@@ -390,6 +430,18 @@ class Turns(Protocol):
     async def park(self, name: str) -> SessionSummary: ...
 
     async def turns(self, name: str) -> list[TurnSummary]: ...
+
+    async def anatomy(self, name: str) -> Anatomy:
+        """Where the state of its main line lies. Raises SessionNotFound, LedgerError."""
+        ...
+
+    async def history(self, owner: str | None = None) -> HistoryReport:
+        """The turns of the last day, at most since the start; of one owner's sessions only."""
+        ...
+
+    async def gauges(self) -> Gauges:
+        """How full the context and the ring are."""
+        ...
 
     async def transcript(self, name: str) -> list[TranscriptMessage]:
         """Messages of the main line, in order."""

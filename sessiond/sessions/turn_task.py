@@ -15,15 +15,13 @@ from sessiond.engine.memory import Tokens, as_tokens
 from sessiond.engine.sampling import Ending
 from sessiond.engine.sequence import Owner
 from sessiond.errors import (
-    ContextLengthExceeded,
     EngineError,
-    InvalidRequest,
     SessiondError,
     StateError,
     TemplateError,
     Unavailable,
 )
-from sessiond.metrics import REFUSALS, REWRITES
+from sessiond.metrics import VIOLATIONS
 from sessiond.sessions.ancestry import Inheritance
 from sessiond.sessions.boundaries import boundaries_of
 from sessiond.sessions.composition import Composer, Composition
@@ -31,13 +29,15 @@ from sessiond.sessions.event_log import EventLog
 from sessiond.sessions.execution import Execution, Outcome, Places, Wanted
 from sessiond.sessions.explanation import ContextEditRejected, Explanation, Explanations
 from sessiond.sessions.floor import Floor
+from sessiond.sessions.history import History
 from sessiond.sessions.lander import Landed, Machine
 from sessiond.sessions.miss import expected_position, find_miss, miss_of
+from sessiond.sessions.naming import owner_of
 from sessiond.sessions.parts import PlainParser
 from sessiond.sessions.pinned import Pinned, front_texts
 from sessiond.sessions.placement import places
 from sessiond.sessions.plan import source_of
-from sessiond.sessions.prompt import PromptRenderer
+from sessiond.sessions.prompt import PromptRenderer, check_length
 from sessiond.sessions.register import Register
 from sessiond.sessions.report import count, log, report_of
 from sessiond.sessions.responses import sealed
@@ -46,7 +46,7 @@ from sessiond.sessions.rules import Rules
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.speech import Speech
 from sessiond.sessions.title import asks_for_title, first_words, title_in
-from sessiond.sessions.transcript import Chat, Content, Text, characters
+from sessiond.sessions.transcript import Chat, Content, characters
 from sessiond.sessions.tree import SessionTree, Turn, TurnStats
 from sessiond.sessions.turn import Miss, TurnEvent, TurnRequest
 
@@ -67,6 +67,7 @@ class Workshop:
     tokenizer: str
     rules: Rules
     explanations: Explanations
+    history: History
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class TurnTask:
     ) -> None:
         self.session = session
         self.over = False
+        self.number: int | None = None
         self.request = request
         self._workshop_of = workshop
         self._begun = begun
@@ -112,6 +114,7 @@ class TurnTask:
         self._constraint: Constraint | None = None
         self._constrained = False
         self._cancelled = False
+        self._cut: Unavailable | None = None
         self._admitted = False
         self._began = time.monotonic()
         self._first_token: float | None = None
@@ -125,6 +128,24 @@ class TurnTask:
         self._cancelled = True
         if self._execution is not None:
             self._execution.cancel()
+
+    def cut(self) -> None:
+        """The daemon stops: commit what there is, and tell those that read it that it is cut."""
+        if not self._cancelled:
+            self._cut = Unavailable(
+                "sessiond is stopping, and this reply was cut.", hint="Try again in a moment."
+            )
+            self.cancel()
+
+    @property
+    def answering(self) -> bool:
+        """Admitted and under way, with a client that wants it."""
+        return self._admitted and not (self.over or self._cancelled or self.abandoned)
+
+    @property
+    def was_cut(self) -> bool:
+        """Its readers were told so; it may have ended by itself before the cut."""
+        return self._cut is not None and self._log.failed
 
     @property
     def failed(self) -> bool:
@@ -172,7 +193,7 @@ class TurnTask:
             await ready()
             await self._pass(self._workshop_of())
         except SessiondError as error:
-            self._log.end(error)
+            self._log.end(self._cut if self._cut and isinstance(error, Unavailable) else error)
             return
         except BaseException:
             self._log.end(EngineError("The turn failed; the log says more."))
@@ -192,7 +213,7 @@ class TurnTask:
             if self._cancelled:
                 raise Unavailable("The turn was cancelled before it began.")
             decided = self._decide(shop, tree, record)
-            number = tree.take_number()
+            number = self.number = tree.take_number()
             try:
                 await self._execute(shop, record, tree, decided, number)
             finally:
@@ -201,7 +222,8 @@ class TurnTask:
     async def _read_ahead(self, shop: Workshop, prompt: Tokens) -> None:
         """While others run: the files of this turn come into the system's cache."""
         with suppress(StateError):
-            await asyncio.to_thread(shop.machine.store.will_read, prompt)
+            store = shop.machine.store.of(owner_of(self.session))
+            await asyncio.to_thread(store.will_read, prompt)
 
     async def _execute(
         self,
@@ -269,7 +291,7 @@ class TurnTask:
 
     def _pinned(self, shop: Workshop, tree: SessionTree, record: SessionRecord) -> Pinned | None:
         names = shop.rules.pinned_front_of(record)
-        return shop.register.fronts.pin(self.request.content, names, tree)
+        return shop.register.fronts.pin(record.owner, self.request.content, names, tree)
 
     def _review(
         self,
@@ -280,7 +302,7 @@ class TurnTask:
         composed: Composition,
     ) -> Explanation | None:
         reviewer = Reviewer(
-            session=record.name,
+            session=record.called,
             policy=shop.rules.policy_of(record, self.request.policy),
             declared=self.request.compact or record.may_compact,
             max_rewind=shop.rules.max_rewind,
@@ -291,9 +313,9 @@ class TurnTask:
         )
         rewrite = reviewer.review(content, composed, tree)
         if rewrite is not None and rewrite.outcome == "refused":
-            REFUSALS.labels(rewrite.cause).inc()
+            VIOLATIONS.labels("refused", rewrite.cause).inc()
             shop.explanations.add(record.id, rewrite)
-            raise ContextEditRejected(record.name, rewrite)
+            raise ContextEditRejected(record.called, rewrite)
         return rewrite
 
     def _prepare(
@@ -306,7 +328,10 @@ class TurnTask:
     ) -> Execution:
         composed = decided.composed
         root = number if composed.parent is None else tree.path(composed.parent)[0].number
-        owner, places = Owner(record.id, root), self._places(shop, tree, decided, record)
+        owner, places = (
+            Owner(record.id, root, record.owner),
+            self._places(shop, tree, decided, record),
+        )
         enough = expected_position(composed.known, composed.prompt, len(composed.prompt) - 1)
         execution = Execution(shop.machine, shop.floor, owner, composed.prompt, places, enough)
         if self._cancelled:
@@ -390,7 +415,10 @@ class TurnTask:
         saved = await self._commit(shop, record, tree, turn, decided)
         report = report_of(record, tree, turn, landed, ended, saved)
         count(report, shop.register.unsaved)
+        shop.history.add(record, report, time.time())
         log(record, report)
+        if self._cut and ended.reason == "cancelled":
+            raise self._cut
         self._log.add(self._speech.finished(ended.text, report))
 
     def _answered(self, turn: Turn) -> Turn:
@@ -415,7 +443,7 @@ class TurnTask:
             await shop.register.keep_front(pinned.key, front_texts(pinned.content))
         if rewrite is not None:
             shop.explanations.add(record.id, replace(rewrite, turn=turn.number))
-            REWRITES.labels(rewrite.outcome, rewrite.cause).inc()
+            VIOLATIONS.labels(rewrite.outcome, rewrite.cause).inc()
         compacts = rewrite is not None and rewrite.outcome == "compacted"
         asks = asks_for_title(decided.content)
         given = title_in(turn.reply) if asks else first_words(decided.composed.content)
@@ -438,21 +466,6 @@ class TurnTask:
             miss=miss,
             ttft_ms=(first - self._began) * 1e3,
             prompt_ms=ended.prefill_ms,
-        )
-
-
-def check_length(tokens: int, limit: int, content: Content) -> None:
-    """Raises ContextLengthExceeded, or InvalidRequest for no token at all. Both in tokens."""
-    param = "prompt" if isinstance(content, Text) else "messages"
-    if not tokens:
-        raise InvalidRequest(f"'{param}' has no tokens.", hint="Say something.", param=param)
-    if tokens > limit:
-        raise ContextLengthExceeded(
-            f"The prompt of {tokens} tokens exceeds the available context size of {limit} tokens.",
-            tokens=tokens,
-            limit=limit,
-            hint="Start a new chat, let the agent compact, or set a larger model.n_ctx.",
-            param=param,
         )
 
 

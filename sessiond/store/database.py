@@ -18,16 +18,18 @@ SCHEMA = 1
 BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def open_database(path: Path, *, believed: bool = False) -> tuple[Engine, bool]:
+def open_database(
+    path: Path, *, believed: bool = False, doubted: bool = False
+) -> tuple[Engine, bool]:
     """An engine with the index's tables, and whether they are empty for want of a usable file.
 
-    A file that is `believed` to be sound is not read through.
+    A file that is `believed` to be sound is not read through, one that is `doubted` not used.
     Raises StoreFailed when the file cannot be opened."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         path.chmod(0o600)
-        state = _state(path, believed=believed)
+        state = "damaged" if doubted else _state(path, believed=believed)
         if state not in ("good", "empty"):
             _move_aside(path, state)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -65,6 +67,8 @@ def _state(path: Path, *, believed: bool) -> str:
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode & 0xFF not in BROKEN:
             raise
+        return "damaged"
+    except UnicodeDecodeError:  # of what SQLite says about a damaged schema
         return "damaged"
     if verdict != "ok":
         return "damaged"

@@ -12,7 +12,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -54,13 +54,14 @@ class Files:
             tag = os.open("CACHEDIR.TAG", _CREATE, 0o600, dir_fd=top)
             _write_all(tag, [_TAG.encode()])
 
-    def clear_incoming(self) -> None:
-        """Removes what a killed writer left. Only while nobody writes."""
+    def clear_incoming(self, writing: Collection[str] = ()) -> None:
+        """Removes what killed writers left; all but the files of keys that are being written."""
         with self.folder(INCOMING, create=True) as incoming:
             with os.scandir(incoming) as entries:
                 names = [entry.name for entry in entries]
             for name in names:
-                os.unlink(name, dir_fd=incoming)
+                if name.partition(".")[0] not in writing:
+                    os.unlink(name, dir_fd=incoming)
 
     def free(self) -> int:
         """Free bytes of the disk."""

@@ -28,11 +28,13 @@ from sqlmodel import col
 from sessiond.errors import StoreFailed, StoreFull
 from sessiond.store import receipt
 from sessiond.store.chain import Kind
-from sessiond.store.database import BROKEN, open_database
+from sessiond.store.damage import is_damage, is_stuck, worded
+from sessiond.store.database import open_database
 from sessiond.store.envelope import Identity
 from sessiond.store.found import State, Totals
 from sessiond.store.quota import Candidate
-from sessiond.store.row import Entry, Record, row_of
+from sessiond.store.room import database_hint
+from sessiond.store.row import Entry, Pin, Record, row_of
 from sessiond.store.siblings import Families, Siblings
 from sessiond.store.statements import (
     BY_KEY,
@@ -67,18 +69,18 @@ class Index:
         self._families = Families()
         doubtful = receipt.take_doubt(path)
         self.totals_then = None if doubtful else receipt.take(path)
-        believed = not doubtful and (self.totals_then is not None or _is_large(path))
-        self._engine, self.fresh = open_database(path, believed=believed)
+        believed = self.totals_then is not None or _is_large(path)
+        self._engine, self.fresh = open_database(path, believed=believed, doubted=doubtful)
         if believed and not self._answers():
             self._engine.dispose()
             self.totals_then = None
-            self._engine, self.fresh = open_database(path)
+            doubtful = receipt.take_doubt(path)
+            self._engine, self.fresh = open_database(path, doubted=doubtful)
 
     def _answers(self) -> bool:
         try:
             return bool(self.last_tick() >= 0 and self.after("", 1) is not None)
         except StoreFailed:
-            receipt.take_doubt(self._path)
             return False
 
     def close(self, totals: Totals | None = None) -> None:
@@ -95,7 +97,7 @@ class Index:
     def get(self, key: str) -> Record | None:
         with self._reading() as connection:
             row = connection.execute(BY_KEY, {"wanted": key}).one_or_none()
-        return None if row is None else record_of(row)
+            return None if row is None else record_of(row)
 
     def records(self, keys: Collection[str]) -> dict[str, Record]:
         """Rows of any state, by key."""
@@ -145,7 +147,7 @@ class Index:
         wanted = select(*COLUMNS).where(col(Entry.key) > key)
         with self._reading() as connection:
             rows = connection.execute(wanted.order_by(col(Entry.key)).limit(limit)).all()
-        return [record_of(row) for row in rows]
+            return [record_of(row) for row in rows]
 
     def prefixes(self) -> set[str]:
         """The first two digits of all keys, each once."""
@@ -160,11 +162,19 @@ class Index:
             rows = connection.execute(wanted.where(within)).all()
         return {r.key: r.size for r in rows if r.kind in kinds and r.state == State.PRESENT}
 
-    def oldest(self, limit: int) -> list[Candidate]:
-        """The `limit` least recently used present states."""
+    def oldest(self, limit: int, spared: str = "") -> list[Candidate]:
+        """The `limit` least recently used present states, none of the fingerprint `spared`."""
         wanted = all_candidates().order_by(col(Entry.last_used), col(Entry.key)).limit(limit)
+        if spared:
+            wanted = wanted.where(col(Entry.fingerprint) != spared)
         with self._reading() as connection:
             return [Candidate(*row) for row in connection.execute(wanted)]
+
+    def bytes_beside(self, fingerprint: str) -> int:
+        """Of what is present of other fingerprints."""
+        beside = PRESENT & (col(Entry.fingerprint) != fingerprint)
+        with self._reading() as connection:
+            return connection.execute(select(func.sum(col(Entry.size))).where(beside)).scalar() or 0
 
     def candidates(self, keys: Collection[str]) -> list[Candidate]:
         """Those of `keys` that are present."""
@@ -200,6 +210,36 @@ class Index:
         with self._reading() as connection:
             wanted = select(func.max(latest.c.size)).where(such)
             return connection.execute(wanted).scalar() or 0
+
+    def foreign(self, known: Collection[str], tick: int, limit: int) -> list[str]:
+        """Up to `limit` present states of other fingerprints than these, not used since `tick`;
+        children first.
+        """
+        wanted = (
+            select(col(Entry.key))
+            .where(PRESENT, col(Entry.fingerprint).not_in(known), col(Entry.last_used) < tick)
+            .order_by(col(Entry.start).desc(), col(Entry.position).desc())
+        )
+        with self._reading() as connection:
+            return list(connection.execute(wanted.limit(limit)).scalars())
+
+    def pins(self) -> set[str]:
+        with self._reading() as connection:
+            return set(connection.execute(select(col(Pin.key))).scalars())
+
+    def pinned_bytes(self) -> int:
+        """Of the pinned states that are present."""
+        wanted = select(func.sum(col(Entry.size))).where(PRESENT, col(Entry.key) == col(Pin.key))
+        with self._reading() as connection:
+            return connection.execute(wanted).scalar() or 0
+
+    def pin(self, more: Collection[str], fewer: Collection[str]) -> None:
+        with self._writing() as connection:
+            for chunk in chunks(fewer):
+                connection.execute(delete(Pin).where(col(Pin.key).in_(chunk)))
+            for chunk in chunks(more):
+                rows = [{"key": key} for key in chunk]
+                connection.execute(insert(Pin).prefix_with("OR IGNORE").values(rows))
 
     def tombstones(self) -> int:
         with self._reading() as connection:
@@ -267,10 +307,17 @@ class Index:
             yield
         except DBAPIError as error:
             code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-            if code in BROKEN:
+            if is_damage(error.orig):
                 receipt.doubt(self._path)
+            if is_stuck(error.orig):
+                self._engine.dispose()
             kind = StoreFull if code == sqlite3.SQLITE_FULL else StoreFailed
-            raise kind(f"The store's index failed: {error.orig}.") from error
+            why = f"{worded(error.orig)}. {database_hint(error.orig, self._path)}".rstrip()
+            raise kind(f"The store's index failed: {why}") from error
+        except (ValueError, TypeError) as error:
+            # A row says what none of ours says; SQLite has no checksum that would tell.
+            receipt.doubt(self._path)
+            raise StoreFailed(f"The store's index is damaged: {error}.") from error
 
 
 def _is_large(path: Path) -> bool:

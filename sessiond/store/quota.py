@@ -37,6 +37,17 @@ def removable(candidates: Iterable[Candidate], held: Collection[str]) -> Iterato
             heapq.heappush(ready, (parent.last_used, parent.key))
 
 
+def least(candidates: Iterable[Candidate], need: int, held: Collection[str]) -> list[Candidate]:
+    """What to remove to free `need` bytes, or as many as can be."""
+    chosen: list[Candidate] = []
+    for candidate in removable(candidates, held):
+        if need <= 0:
+            break
+        chosen.append(candidate)
+        need -= candidate.bytes
+    return chosen
+
+
 def victims(
     candidates: Iterable[Candidate], need: int, held: Collection[str]
 ) -> tuple[Candidate, ...] | None:
@@ -45,10 +56,5 @@ def victims(
     Given the n least recently used of all states, an answer is the one all of them would give."""
     if need <= 0:
         return ()
-    chosen: list[Candidate] = []
-    for candidate in removable(candidates, held):
-        chosen.append(candidate)
-        need -= candidate.bytes
-        if need <= 0:
-            return tuple(chosen)
-    return None
+    chosen = least(candidates, need, held)
+    return tuple(chosen) if sum(candidate.bytes for candidate in chosen) >= need else None

@@ -15,7 +15,7 @@ from threading import Lock
 
 from sessiond.engine.memory import Tokens
 from sessiond.errors import StateDamaged, StateMissing
-from sessiond.metrics import RING_BUDGET, RING_BYTES, RING_ENTRIES, RING_EVICTIONS, RING_REFUSED
+from sessiond.metrics import EVICTIONS, RING_BUDGET, RING_BYTES, RING_ENTRIES, RING_REFUSED
 from sessiond.store.chain import chain_keys, root_key, token_bytes
 from sessiond.store.loss import Held, Rank, victims
 from sessiond.store.ring_audit import audit
@@ -186,6 +186,14 @@ class Ring:
 
     # --- about itself
 
+    def close(self) -> None:
+        """All memory is given back, at the end of every use: nothing is kept from then on."""
+        with self._lock:
+            for kept in (self._slots, self._by_key, self._by_parent):
+                kept.clear()
+            self._slabs = Slabs(0)
+            self._measure()
+
     def stats(self) -> RingStats:
         with self._lock:
             return RingStats(
@@ -227,7 +235,7 @@ class Ring:
 
     def _evict(self, slot: Slot, why: Eviction) -> None:
         self._evictions[why] += 1
-        RING_EVICTIONS.labels(why).inc()
+        EVICTIONS.labels("ring", why).inc()
         self._drop(slot)
 
     def _drop(self, slot: Slot) -> None:

@@ -42,6 +42,14 @@ class Entry(Base, table=True):
     tokens: bytes
 
 
+class Pin(Base, table=True):
+    """A state that is not evicted, whether it is present or not."""
+
+    __tablename__ = "pin"
+
+    key: str = Field(primary_key=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """A row as the store sees it; `bytes` is the size of the file."""

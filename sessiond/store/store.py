@@ -17,7 +17,7 @@ import numpy as np
 
 from sessiond.engine.memory import Tokens
 from sessiond.errors import StateForeign, StateMissing, StoreFailed, StoreFull
-from sessiond.metrics import STORE_RESTORED, STORE_WRITTEN
+from sessiond.metrics import SAVE_SECONDS, STORE_RESTORED, STORE_WRITTEN
 from sessiond.store import audit
 from sessiond.store.chain import (
     BLOCK_TOKENS,
@@ -33,9 +33,10 @@ from sessiond.store.envelope import Buffer, Identity, seal
 from sessiond.store.found import Reconciled, Stored, StoreVerify, Usage
 from sessiond.store.lookup import find
 from sessiond.store.readahead import AHEAD, read_ahead
+from sessiond.store.room import disk_failure
 from sessiond.store.row import Record
 from sessiond.store.sharing import shared
-from sessiond.store.vault import Vault
+from sessiond.store.vault import NOT_SAVED, Vault
 
 _READERS = 2
 _THREAD_START_S = 0.001
@@ -86,6 +87,13 @@ class Store:
         seen = copy(self)
         seen.owner = owner
         seen._root = root_key(self.fingerprint, owner)
+        return seen
+
+    def under(self, fingerprint: str) -> Store:
+        """The same directory as another model or setting sees it."""
+        seen = copy(self)
+        seen.fingerprint = fingerprint
+        seen._root = root_key(fingerprint, self.owner)
         return seen
 
     @_usable()
@@ -177,11 +185,53 @@ class Store:
         Leased ones go when their lease ends; blocks that other stored states stand on stay."""
         return self._vault.drop(keys)
 
+    @property
+    def written(self) -> int:
+        """Bytes of files written since it was opened, by all owners."""
+        return self._vault.bytes_written
+
+    @_usable()
+    def pin(self, keys: Collection[str]) -> None:
+        """The states that are never evicted, whatever becomes of the quota, and no others.
+
+        Of all owners together. They can be dropped. Kept over a restart."""
+        self._vault.pin(keys)
+
+    @_usable()
+    def resize(self, quota: int, keep_free: int) -> None:
+        """New limits in bytes, kept from now on: what exceeds them is evicted at once."""
+        self._vault.resize(quota, keep_free)
+
+    @_usable()
+    def collect(self, fingerprints: Collection[str], before: float) -> int:
+        """Removes state not used since then, Unix seconds, of fingerprints that are neither among
+        these nor the store's own; and temporary files that nobody writes. How many states went."""
+        return self._vault.collect({*fingerprints, self.fingerprint}, int(before * 1e9))
+
+    @property
+    def trouble(self) -> str:
+        """Why new state cannot be saved at present, and the way out; "" where it can."""
+        return self._vault.trouble.text
+
     def usage(self) -> Usage:
         with self._vault.lock:
             vault, totals = self._vault, self._vault.totals
             held = len(vault.quarantine)
             return Usage(vault.bytes, vault.quota, totals.blocks, totals.snapshots, held)
+
+    @_usable()
+    def room(self) -> int:
+        """Bytes that can be written `sparing`."""
+        return self._vault.room_beside(self.fingerprint)
+
+    @contextmanager
+    def sparing(self) -> Iterator[None]:
+        """Inside, no state of this fingerprint is evicted: StoreFull where others leave no room."""
+        self._vault.spared = self.fingerprint
+        try:
+            yield
+        finally:
+            self._vault.spared = ""
 
     @_usable()
     def verify(self, progress: Callable[[int, int], None] | None = None) -> StoreVerify:
@@ -236,10 +286,17 @@ class Store:
         try:
             if not vault.admit(identity, size):
                 return 0
-            self._write(identity, [head, payload])
+            with SAVE_SECONDS.labels(str(identity.kind)).time():
+                self._write(identity, [head, payload])
         except OSError as error:
-            raise StoreFull(f"Not stored: {error.strerror}.", key=identity.key) from error
+            why = disk_failure(error, vault.files.directory)
+            vault.trouble.begins(f"{NOT_SAVED} {why}", size)
+            raise StoreFull(f"Not stored: {why}", key=identity.key) from error
+        except (StoreFull, StoreFailed) as error:
+            vault.trouble.begins(f"{NOT_SAVED} {error}", size)
+            raise
         vault.written(identity.key)
+        vault.trouble.ends(size)
         STORE_WRITTEN.labels(str(identity.kind)).inc(size)
         return size
 

@@ -7,6 +7,7 @@ under way and quarantined files never exceed the quota. Any thread may call; met
 from __future__ import annotations
 
 import errno
+import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -16,36 +17,45 @@ from pathlib import Path
 from threading import RLock
 
 from sessiond.errors import StateDamaged, StateError, StateMissing, StoreFailed, StoreFull
-from sessiond.metrics import STORE_BYTES, STORE_EVICTED
+from sessiond.metrics import EVICTIONS, STORE_BYTES, STORE_COLLECTED, STORE_PINNED
 from sessiond.store.chain import Kind
 from sessiond.store.envelope import Identity, open_envelope
 from sessiond.store.files import Files, shelf_of
 from sessiond.store.found import State
 from sessiond.store.index import Index
 from sessiond.store.quarantine import Quarantine
-from sessiond.store.quota import Candidate, removable, victims
+from sessiond.store.quota import Candidate, least, removable, victims
+from sessiond.store.room import Room
 from sessiond.store.row import Record
+from sessiond.store.trouble import Trouble
 
 _BAD_FILE = (errno.EIO, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EBADMSG, errno.EUCLEAN)
 _WINDOW = 256
+NOT_SAVED = "Model state is not saved, which costs time after a restart and nothing else:"
+logger = logging.getLogger(__name__)
 
 
 class Vault:
-    """`totals` are those of the present rows, what is being written among them."""
+    """`totals` are those of the present rows, what is being written among them. While `spared` is a
+    fingerprint, nothing of it is evicted."""
 
     def __init__(self, directory: Path, index_path: Path, *, quota: int, keep_free: int) -> None:
         self.lock = RLock()
         self.quota = quota
         self.keep_free = keep_free
+        self.trouble = Trouble(logger, "Model state is saved again.")
         self.files = Files(directory)
         self.files.prepare()
         self.files.clear_incoming()
         self.index = Index(index_path)
         self.quarantine = Quarantine(self.files)
         self.writing: dict[str, int] = {}
+        self.bytes_written = 0
+        self.spared = ""
         self.totals = self.index.totals_then or self.index.totals()
         self._leases: Counter[str] = Counter()
         self._doomed: set[str] = set()
+        self._pinned = self.index.pins()
         self._tick = self.index.last_tick()
 
     @property
@@ -67,6 +77,7 @@ class Vault:
             record = self.index.get(identity.key)
             if record is not None and record.present:
                 self.index.touch([identity.key], self.tick())
+                self._doomed.discard(identity.key)
                 return False
             self._make_room(size, {identity.parent})
             self.index.add(identity, size, self.tick())
@@ -78,7 +89,7 @@ class Vault:
     def written(self, key: str) -> None:
         """The file admitted as `key` is in place."""
         with self.lock:
-            del self.writing[key]
+            self.bytes_written += self.writing.pop(key)
 
     def withdraw(self, identity: Identity) -> None:
         """The file admitted as this could not be written."""
@@ -152,11 +163,64 @@ class Vault:
                 self._doomed -= due
                 if due:
                     self.drop(due)
+                self.shrink()
+
+    def pin(self, keys: Collection[str]) -> None:
+        """These states, present or not, are never evicted from now on, and no others."""
+        with self.lock:
+            wanted = set(keys)
+            more, fewer = wanted - self._pinned, self._pinned - wanted
+            if more or fewer:
+                self.index.pin(more, fewer)
+                self._pinned = wanted
+                self.shrink()
+            STORE_PINNED.set(self.index.pinned_bytes() if wanted else 0)
+
+    def resize(self, quota: int, keep_free: int) -> None:
+        """Evicts at once what the new limits leave no room for."""
+        with self.lock:
+            self.quota, self.keep_free = quota, keep_free
+            self.shrink()
+            if chosen := self._victims(self._short_of_disk(0), self._bound()):
+                self._evict(chosen, "disk")
 
     def shrink(self) -> None:
-        """Evicts what a smaller quota leaves no room for."""
+        """Evicts what a smaller quota leaves no room for; what is pinned or leased stays."""
         with self.lock:
-            self._make_room(0, set())
+            over = self.bytes - self.quota
+            if over > 0:
+                over -= self.quarantine.make_room(over)
+                everything = self.index.oldest(-1)
+                self._evict(least(everything, over, self._bound()), "quota")
+            if self.bytes > self.quota:
+                self.trouble.begins(f"{NOT_SAVED} {self._room(0, disk=False)}", 1)
+
+    def room_beside(self, fingerprint: str) -> int:
+        """Bytes that can be written without evicting any state of this fingerprint."""
+        with self.lock:
+            free = min(self.quota - self.bytes, -self._short_of_disk(0))
+            return max(0, free + self.quarantine.bytes + self.index.bytes_beside(fingerprint))
+
+    @property
+    def crammed(self) -> bool:
+        """Nothing more can be evicted."""
+        return not list(removable(self.index.oldest(-1), self._bound()))
+
+    def collect(self, fingerprints: Collection[str], tick: int) -> int:
+        """Removes what is of no use to anybody: files of writes that broke off, and state of other
+        fingerprints that was not used since `tick`. How many states went.
+        """
+        gone = 0
+        while True:
+            with self.lock:
+                dropped = self.drop(self.index.foreign(fingerprints, tick, _WINDOW))
+            gone += dropped
+            if not dropped:
+                break
+        with self.lock:
+            self.files.clear_incoming(self.writing)
+        STORE_COLLECTED.inc(gone)
+        return gone
 
     def adopt(self, identity: Identity, size: int, tick: int) -> None:
         """Takes a file that is in place into the index."""
@@ -165,27 +229,32 @@ class Vault:
             self._account(identity.kind, size)
 
     def _make_room(self, size: int, keep: set[str]) -> None:
-        over_quota = self.bytes + size - self.quota
-        pending = sum(self.writing.values()) + size
-        short_of_disk = self.keep_free + pending - self.files.free() if size else 0
-        need = max(over_quota, short_of_disk)
+        over_quota, short_of_disk = self.bytes + size - self.quota, self._short_of_disk(size)
+        need, disk = max(over_quota, short_of_disk), short_of_disk > over_quota
         if need <= 0:
             return
-        if size > self.quota:
-            raise StoreFull(f"{size} bytes do not fit into the store's quota of {self.quota}.")
-        chosen = self._victims(need - self.quarantine.bytes, self._held() | keep)
+        chosen = None
+        if size <= self.quota:
+            held = self._bound() | keep
+            chosen = self._victims(need - self.quarantine.bytes, held, self.spared)
         if chosen is None:
-            raise StoreFull(
-                f"No room for {size} bytes: quota {self.quota}, keep_free {self.keep_free}, "
-                f"{self.bytes} in use. Raise the quota or free disk space."
-            )
+            raise StoreFull(str(self._room(size, disk=disk)))
         self.quarantine.make_room(need)
-        self._evict(chosen, "quota" if over_quota >= short_of_disk else "disk")
+        self._evict(chosen, "disk" if disk else "quota")
 
-    def _victims(self, need: int, held: set[str]) -> tuple[Candidate, ...] | None:
+    def _short_of_disk(self, size: int) -> int:
+        """Bytes to free, so that so many more leave free what stays free."""
+        return self.keep_free + sum(self.writing.values()) + size - self.files.free()
+
+    def _room(self, size: int, *, disk: bool) -> Room:
+        pinned = self.index.pinned_bytes() if self._pinned else 0
+        free, directory = self.files.free(), self.files.directory
+        return Room(directory, size, self.quota, self.bytes, pinned, self.keep_free, free, disk)
+
+    def _victims(self, need: int, held: set[str], spared: str = "") -> tuple[Candidate, ...] | None:
         window = _WINDOW
         while True:
-            candidates = self.index.oldest(window)
+            candidates = self.index.oldest(window, spared)
             chosen = victims(candidates, need, held)
             if chosen is not None or len(candidates) < window:
                 return chosen
@@ -194,7 +263,7 @@ class Vault:
     def _evict(self, chosen: Collection[Candidate], reason: str) -> None:
         with self._unlinked(chosen) as keys:
             self.index.bury(keys, State.EVICTED, self.tick())
-        STORE_EVICTED.labels(reason).inc(len(chosen))
+        EVICTIONS.labels("disk", reason).inc(len(chosen))
 
     @contextmanager
     def _unlinked(self, chosen: Collection[Candidate]) -> Iterator[list[str]]:
@@ -205,6 +274,10 @@ class Vault:
         yield [record.key for record in records]
         for record in records:
             self._account(record.kind, record.bytes, -1)
+
+    def _bound(self) -> set[str]:
+        """What is not evicted."""
+        return self._held() | self._pinned
 
     def _held(self) -> set[str]:
         return set(self._leases) | self.writing.keys()

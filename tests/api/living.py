@@ -17,15 +17,21 @@ LIMIT = 512
 
 
 @contextmanager
-def living(directory: Path, config: ApiConfig | None = None) -> Generator[str, None, None]:
+def living(
+    directory: Path,
+    config: ApiConfig | None = None,
+    *,
+    kind: str = "attention",
+    limit: int = LIMIT,
+) -> Generator[str, None, None]:
     """The base URL."""
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
     up: asyncio.Future[str] = loop.create_future()
 
     async def main() -> None:
-        rig = rig_of("attention", directory)
-        rig.limit = LIMIT
+        rig = rig_of(kind, directory)
+        rig.limit = limit
         async with rig.daemon() as daemon, serving(daemon.lifecycle, config) as url:
             up.set_result(url)
             await stop.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sessiond.chat.renderer import TemplateRenderer
@@ -12,11 +12,18 @@ from sessiond.chat.template import ChatTemplate
 from sessiond.engine.events import Logprob, Progress, TokenLogprob
 from sessiond.engine.fake import CHATML, FakeModel
 from sessiond.errors import Conflict, NotFound, SessionNotFound
+from sessiond.sessions.anatomy import Anatomy
 from sessiond.sessions.explanation import Explanation
+from sessiond.sessions.gauges import Gauges
+from sessiond.sessions.history import HistoryReport
 from sessiond.sessions.parts import Called, Part, Said, joined
 from sessiond.sessions.responses import not_found
 from sessiond.sessions.text import Served, Vocabulary
 from sessiond.sessions.transcript import Content
+from sessiond.sessions.transfer.exporting import Exported
+from sessiond.sessions.transfer.filename import file_name
+from sessiond.sessions.transfer.importing import Naming
+from sessiond.sessions.transfer.report import ImportReport
 from sessiond.sessions.turn import (
     Finished,
     Health,
@@ -94,6 +101,7 @@ class ScriptedTurns:
     sessions: dict[str, SessionSummary] = field(default_factory=dict)
     stored: dict[str, StoredResponse] = field(default_factory=dict)
     explanations: tuple[Explanation, ...] = ()
+    file: Sequence[bytes] = ()
     started: int = 0
     pulled: int = 0
     closed: int = 0
@@ -119,7 +127,11 @@ class ScriptedTurns:
         self._fail()
         model = FakeModel(name="scripted", n_ctx_train=4096)
         renderer = TemplateRenderer(model, ChatTemplate(CHATML))
-        return Vocabulary(model, renderer, Served("scripted", "/m/s.gguf", CHATML, 4096, 4))
+        return Vocabulary(model, renderer, await self.served())
+
+    async def served(self) -> Served:
+        self._fail()
+        return Served("scripted", "/m/s.gguf", CHATML, 4096, 4, "<s>", "<|im_end|>")
 
     async def open(self, request: TurnRequest) -> OpenTurn:
         self.requests.append(request)
@@ -182,10 +194,37 @@ class ScriptedTurns:
 
     async def update(self, name: str, change: SessionChange) -> SessionSummary:
         known = await self.summary(name)
+        if change.name in self.sessions:
+            raise Conflict("The name is taken.", param="name")
+        if change.name is not None:
+            del self.sessions[name]
+            name, known = change.name, replace(known, name=change.name)
+        if change.pinned is not None:
+            known = replace(known, pinned=change.pinned)
         policy = change.policy or known.policy
         pinned = known.pinned_front if change.pinned_front is None else change.pinned_front
         self.sessions[name] = replace(known, policy=policy, pinned_front=pinned)
         return self.sessions[name]
+
+    async def export(self, name: str, *, state: bool) -> Exported:
+        await self.summary(name)
+
+        async def parts() -> AsyncGenerator[bytes, None]:
+            for part in self.file:
+                yield part
+
+        return Exported(file_name(name), parts())
+
+    async def import_session(
+        self, file: AsyncIterator[bytes], name: str | None, naming: Naming, *, state: bool
+    ) -> ImportReport:
+        self._fail()
+        if name in self.sessions:
+            raise Conflict("The name is taken.", param="name")
+        async for chunk in file:
+            self.file = [*self.file, chunk]
+        made = await self.create(name or naming("n"), SessionChange())
+        return ImportReport(made, 2, 40, 3, 4096, 0, "", 0)
 
     async def fork(self, name: str, new: str, at: int | None) -> SessionSummary:
         known = await self.summary(name)
@@ -223,6 +262,18 @@ class ScriptedTurns:
                 1, None, "main", ("user",), 11, 4, 7, 3, "new", None, "stop", 2.5, time.time()
             )
         ]
+
+    async def anatomy(self, name: str) -> Anatomy:
+        await self.summary(name)
+        return Anatomy(name, False, 0, 0, None, False, (), (), None, ())
+
+    async def history(self, owner: str | None = None) -> HistoryReport:
+        self._fail()
+        return HistoryReport(0.0, 1.0, 0, (), ())
+
+    async def gauges(self) -> Gauges:
+        self._fail()
+        return Gauges(0, 0, 64, (), None, None)
 
     async def transcript(self, name: str) -> list[TranscriptMessage]:
         await self.summary(name)

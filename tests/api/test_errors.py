@@ -10,6 +10,7 @@ import pytest
 
 from sessiond import errors
 from sessiond.api.app import create_app
+from sessiond.api.page.routes import PATHS
 from sessiond.api.routing import ApiConfig
 from tests.api.scripted import ScriptedTurns
 from tests.api.serving import served
@@ -42,9 +43,11 @@ def routes() -> list[tuple[str, str]]:
         (method.upper(), path.format(session="s", name="n", response="resp_1", model="m"))
         for path, methods in paths.items()
         for method in methods
-        if not path.endswith(("/health", "/metrics")) and "/messages" not in path and path != "/"
+        if not path.endswith(("/health", "/metrics"))
+        and "/messages" not in path
+        and path not in PATHS
     ]
-    assert len(found) == 2 * 25
+    assert len(found) == 2 * 29
     return found
 
 

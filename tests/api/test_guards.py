@@ -158,7 +158,8 @@ def test_a_body_of_exactly_the_limit_is_read(client: httpx.Client, turns: Script
 
 
 def test_the_limit_holds_on_every_route(client: httpx.Client, turns: ScriptedTurns) -> None:
-    for method, path in [*routes(), ("POST", "/nothing")]:
+    limited = [route for route in routes() if not route[1].endswith("/import")]
+    for method, path in [*limited, ("POST", "/nothing")]:
         content = b" " * (LIMIT + 1)
         response = client.request(
             method, path, content=content, headers={"Content-Type": "application/json"}

@@ -14,7 +14,8 @@ from tests.api.scripted import HEALTH, ScriptedTurns
 
 @pytest.mark.parametrize("path", ["/health", "/v1/health", "/s/x/v1/health"])
 @pytest.mark.parametrize(
-    ("status", "code"), [("ok", 200), ("loading", 503), ("draining", 503), ("failed", 503)]
+    ("status", "code"),
+    [("ok", 200), ("unloaded", 200), ("loading", 503), ("draining", 503), ("failed", 503)],
 )
 def test_health_says_whether_turns_are_answered(
     client: httpx.Client, turns: ScriptedTurns, path: str, status: Any, code: int

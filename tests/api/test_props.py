@@ -13,7 +13,7 @@ from sessiond.api.routing import ApiConfig
 from sessiond.config.presets import Preset
 from sessiond.engine.fake import CHATML
 from sessiond.errors import Unavailable
-from sessiond.sessions.text import Vocabulary
+from sessiond.sessions.text import Served
 from tests.api.scripted import ScriptedTurns
 from tests.api.serving import served
 
@@ -60,7 +60,7 @@ def test_a_client_that_does_not_wait_for_the_model_stops_the_waiting(
 ) -> None:
     given_up = asyncio.Event()
 
-    async def never(self: ScriptedTurns) -> Vocabulary:
+    async def never(self: ScriptedTurns) -> Served:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -68,7 +68,7 @@ def test_a_client_that_does_not_wait_for_the_model_stops_the_waiting(
             raise
         raise AssertionError
 
-    monkeypatch.setattr(ScriptedTurns, "vocabulary", never)
+    monkeypatch.setattr(ScriptedTurns, "served", never)
     with pytest.raises(httpx.ReadTimeout):
         httpx.get(f"{url}/props", timeout=0.2)
     for _ in range(500):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,7 +21,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi import checks
 
-from sessiond.api.keys import Keys
+from sessiond.api.keys import Key, Keys
 from sessiond.api.routing import ApiConfig
 from tests.api.documented import DOCUMENT, ENDS, judge, judge_stream
 from tests.api.living import living
@@ -37,6 +38,7 @@ KEY = "proof"
 NAMES = ["work", "grüße", "a b", "new"]
 """The first three exist, and have a turn."""
 SMALL = 4
+EXPORTED = (Path(__file__).parents[1] / "sessions/golden/session-v1.sessiond").read_bytes()
 
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 BOUNDARIES = schemathesis.openapi.from_dict(DOCUMENT).exclude(path_regex="^/s/")
@@ -44,7 +46,7 @@ BOUNDARIES.config.phases.fuzzing.enabled = False
 OPERATIONS = {found.ok().label: found.ok() for found in SCHEMA.get_all_operations()}
 PLAIN = [label for label in OPERATIONS if "/s/{session}" not in label]
 CHOSEN = [*PLAIN, "POST /s/{session}/v1/responses", "POST /s/{session}/v1/sessions"]
-OPEN = ["HEAD /", "GET /health", "GET /v1/health"]
+OPEN = ["HEAD /", "GET /", "GET /page.css", "GET /page.js", "GET /health", "GET /v1/health"]
 STREAMS = [f"POST {path}" for path in ENDS]
 
 
@@ -88,7 +90,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    config = ApiConfig(keys=Keys((KEY.encode(),)))
+    config = ApiConfig(keys=Keys((Key.of("", KEY.encode()),)))
     with living(tmp_path_factory.mktemp("locked"), config) as url:
         yield Daemon(url, KEY)
 
@@ -119,6 +121,8 @@ def repaired(case: Case, daemon: Daemon) -> None:
             case.path_parameters[name] = daemon.response() if len(drawn) % 4 else drawn
         elif len(drawn) % 4:
             case.path_parameters[name] = NAMES[len(drawn) % len(NAMES)]
+    if case.operation.path.endswith("/import"):
+        case.body = EXPORTED
     if isinstance(case.body, dict):
         repair_body(case.body)
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from sessiond.chat import metering
 from sessiond.chat.template import ChatTemplate
 from sessiond.errors import TemplateError
 
@@ -135,6 +136,7 @@ def test_a_fault_while_rendering_is_a_template_error(source: str) -> None:
         "{{ messages.append.__self__ }}",
         "{{ range(10**9) }}",
         "{% for i in range(1000000) %}{% endfor %}",
+        "{{ lipsum(1000000) }}",
         "{% include '/etc/passwd' %}",
         "{% import 'os' as os %}",
     ],
@@ -144,3 +146,57 @@ def test_an_attack_is_refused(source: str) -> None:
     with pytest.raises(TemplateError):
         render(source, messages=messages)
     assert messages == [{"role": "user", "content": "hi"}]
+
+
+GROWING = "{% set x = namespace(s='ab') %}{% for i in range(99) %}{% set x.s ="
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for i in range(99999) %}{% for j in range(99999) if j > i %}.{% endfor %}{% endfor %}",
+        "{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(99) }}",
+        "{% for a in [[]] recursive %}{{ loop([[], []]) }}{% endfor %}",
+        f"{GROWING} x.s ~ x.s %}}{{% endfor %}}",
+        f"{GROWING} x.s + x.s %}}{{% endfor %}}",
+        "{{ 'x' * 10 ** 12 }}",
+        "{{ [0] * 10 ** 12 }}",
+        "{{ 10 ** 10000000 }}",
+        "{% set x = namespace(n=9) %}{% for i in range(99) %}{% set x.n = x.n * x.n %}{% endfor %}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{{ '{:{w}}'.format(1, w=1000000000) }}",
+        "{{ 'x'.ljust(1000000000) }}",
+        "{{ 'x' | center(1000000000) }}",
+        "{{ 'x' | indent(1000000000, first=true) }}",
+    ],
+)
+def test_what_would_run_or_grow_without_end_is_refused(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal is the assertion: without a budget none of these would come back."""
+    monkeypatch.setattr(metering, "CPU_S", 0.2)
+    with pytest.raises(TemplateError) as refused:
+        render(source)
+    assert refused.value.status == 400 and refused.value.hint
+
+
+def test_the_budget_is_that_of_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. A rendering uses its budget up. 2. The next one. Result: it has a budget of its own."""
+    monkeypatch.setattr(metering, "CPU_S", 0.2)
+    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    with pytest.raises(TemplateError):
+        render(endless)
+    assert render("{% for i in range(3) %}{{ loop.index ~ '/' ~ loop.length }} {% endfor %}") == (
+        "1/3 2/3 3/3 "
+    )
+
+
+def test_loops_over_what_has_no_length_still_know_where_they_are() -> None:
+    source = (
+        "{% for m in messages | selectattr('role', 'equalto', 'user') %}"
+        "{{ loop.index }}/{{ loop.length }}{{ '!' if loop.last else ' ' }}{% endfor %}"
+    )
+    messages = [{"role": role, "content": ""} for role in ("user", "assistant", "user")]
+    assert render(source, messages=messages) == "1/2 2/2!"

@@ -159,6 +159,8 @@ def session(name: str = "billing", **changes: object) -> Json:
         "saved": True,
         "pinned_front": [],
         "may_compact": False,
+        "pinned": False,
+        "owner": "",
     } | changes
 
 

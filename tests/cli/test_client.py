@@ -8,7 +8,7 @@ import pytest
 
 from sessiond.client import BadAddress, ChatEnd, ChatText, Client, RequestFailed, find_daemon
 from sessiond.sessions.turn import Miss
-from tests.cli.fake_daemon import Daemon, failure, health, reply, serving
+from tests.cli.fake_daemon import Daemon, failure, health, reply, serving, session
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def daemon() -> Iterator[Daemon]:
 
 def spoken(daemon: Daemon) -> list[ChatText | ChatEnd]:
     with Client(daemon.url) as client:
-        return list(client.chat("a/b c", [{"role": "user", "content": "x"}]))
+        return list(client.chat("alice/b c", [{"role": "user", "content": "x"}]))
 
 
 def test_a_stream_is_read_whole_however_it_is_cut(daemon: Daemon) -> None:
@@ -32,7 +32,8 @@ def test_a_stream_is_read_whole_however_it_is_cut(daemon: Daemon) -> None:
     assert isinstance(end, ChatEnd)
     assert (end.turn, end.finish_reason, end.completion_tokens) == (41, "stop", 3)
     assert end.miss == Miss("evicted", "gone", 3)
-    assert daemon.requests[0][1] == "/s/a%2Fb%20c/v1/chat/completions"
+    assert daemon.requests[0][1] == "/s/b%20c/v1/chat/completions"
+    assert daemon.headers[0]["X-Sessiond-Owner"] == "alice"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_a_broken_stream_is_an_error(daemon: Daemon, stream: list[bytes]) -> Non
 
 
 def test_a_refused_chat_says_the_daemons_words(daemon: Daemon) -> None:
-    daemon.answers["POST /s/a%2Fb%20c/v1/chat/completions"] = (400, failure("x", "Not sent: no."))
+    daemon.answers["POST /s/b%20c/v1/chat/completions"] = (400, failure("x", "Not sent: no."))
     with pytest.raises(RequestFailed, match=r"Not sent: no\.") as caught:
         spoken(daemon)
     assert caught.value.answered == 400
@@ -81,3 +82,31 @@ def test_a_socket_that_a_killed_daemon_left_is_passed_over(
     monkeypatch.delenv("SESSIOND_URL", raising=False)
     assert left.exists()
     assert find_daemon().socket is None
+
+
+def test_the_administrator_names_a_session_of_an_owner_by_its_full_name(daemon: Daemon) -> None:
+    """The name goes where names go, the owner into a header; the answers have the full name."""
+    told = session("alice/my diary", owner="alice")
+    daemon.answers |= {
+        "GET /v1/sessions/my%20diary": (200, told),
+        "POST /v1/sessions": (201, told),
+        "POST /v1/sessions/my%20diary/fork": (201, session("alice/copy", owner="alice")),
+        "PATCH /v1/sessions/my%20diary": (200, told),
+    }
+    with Client(daemon.url) as client:
+        assert client.session("alice/my diary").name == "alice/my diary"
+        client.create("alice/my diary")
+        assert client.fork("alice/my diary", "alice/copy").owner == "alice"
+        client.fork("alice/my diary", "copy")
+        client.update("alice/my diary", new="alice/other")
+    assert [headers.get("X-Sessiond-Owner") for headers in daemon.headers] == ["alice"] * 5
+    names = [body["name"] for _, _, body in daemon.requests if body]
+    assert names == ["my diary", "copy", "copy", "other"]
+
+
+def test_a_name_of_ones_own_has_no_owner(daemon: Daemon) -> None:
+    daemon.answers |= {"GET /v1/sessions/diary": session("diary"), "GET /health": health("ok")}
+    with Client(daemon.url) as client:
+        client.session("diary")
+        client.health()
+    assert not any("X-Sessiond-Owner" in headers for headers in daemon.headers)

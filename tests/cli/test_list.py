@@ -9,7 +9,7 @@ import pytest
 
 from sessiond.cli.listing import SHOWN
 from tests.cli.conftest import ROOT, Cli
-from tests.cli.fake_daemon import Daemon, serving, session
+from tests.cli.fake_daemon import Daemon, health, serving, session
 
 LONG = "home:8f3c9a4e-1111-2222-3333-123456789abc"
 HOSTILE = "Fix the \x1b[31mred\n boiler"
@@ -163,4 +163,14 @@ def test_unsaved_turns_are_said_on_stderr(cli: Cli, daemon: Daemon) -> None:
     ran = cli("list")
     assert "billing" in ran.err
     assert "other" not in ran.err
+    assert cli.quick("list", "--json").err == ""
+
+
+def test_why_something_cannot_be_saved_is_said_on_stderr(cli: Cli, daemon: Daemon) -> None:
+    give(daemon, session("billing"))
+    daemon.answers["GET /health"] = health(detail="Model state is not saved: 0 Bytes free in /x.")
+    ran = cli("list")
+    assert ran.code == 0
+    assert "Model state is not saved: 0 Bytes free in /x." in ran.err
+    assert "Model state" not in ran.out
     assert cli.quick("list", "--json").err == ""

@@ -47,6 +47,13 @@ def test_it_waits_while_the_model_loads_silently_in_a_pipe(cli: Cli, daemon: Dae
     assert len(daemon.asked(RESUME)) == 1
 
 
+def test_a_model_that_was_unloaded_is_said_to_be_loaded_again(cli: Cli, daemon: Daemon) -> None:
+    daemon.answers |= {"GET /health": health("unloaded"), RESUME: resumed()}
+    ran = cli("resume", "billing", "--json")
+    assert (ran.json["source"], len(daemon.asked(RESUME))) == ("disk", 1)
+    assert "loaded again" in ran.err
+
+
 def test_it_shows_progress_on_a_terminal(cli: Cli, daemon: Daemon) -> None:
     loading(daemon, health())
     with cli.terminal("resume", "billing") as terminal:

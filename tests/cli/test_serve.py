@@ -24,7 +24,7 @@ def model(tmp_path: Path) -> str:
 def serve(cli: Cli, *arguments: str, ended: int = 0) -> Ran:
     """The daemon itself is another layer's: here it says what it was started with."""
     stub = types.ModuleType("sessiond.daemon")
-    vars(stub)["serve"] = lambda config: print(config.model_dump_json()) or ended
+    vars(stub)["serve"] = lambda config, _read: print(config.model_dump_json()) or ended
     with mock.patch.dict(sys.modules, {"sessiond.daemon": stub}):
         return cli.quick("serve", *arguments)
 

@@ -91,6 +91,16 @@ def test_it_is_there_while_the_model_loads_and_without_sessions(cli: Cli, daemon
     assert ran.code == 0
 
 
+def test_it_says_that_the_model_is_unloaded_and_what_is_read_again(
+    cli: Cli, daemon: Daemon
+) -> None:
+    give(daemon)
+    daemon.answers["GET /health"] = health("unloaded", warming=2)
+    shown = cli.quick("top", *EVERY).out.splitlines()
+    assert shown[0].endswith("  unloaded")
+    assert "Warming 2 sessions to be read again while nobody waits" in shown
+
+
 def test_a_terminal_is_drawn_anew_until_q_and_then_as_it_was(cli: Cli, daemon: Daemon) -> None:
     """40 sessions with long names on 24 lines of 80. Result: no line too many or too long."""
     titles = [session(f"home:{n:040d}", title="words " * 20, tokens=n) for n in range(40)]

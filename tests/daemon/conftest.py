@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -35,3 +36,14 @@ def rig_of(models: Callable[[str], Path], tmp_path: Path) -> RigMaker:
         return Rig(directory, real(models(kind), **options), template=template)
 
     return make
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    """In memory if there is such a place."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=memory, prefix="sessiond-test-") as directory:
+        yield Path(directory)

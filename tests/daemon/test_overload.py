@@ -19,7 +19,7 @@ from sessiond.api.listening import listen_tcp
 from sessiond.api.routing import ApiConfig
 from sessiond.api.server import run_server
 from sessiond.engine.fake import CHATML
-from sessiond.sessions.lifecycle import Limits
+from sessiond.sessions.limits import Limits
 from tests.rig import Daemon, Rig
 from tests.sessions.kinds import Messages, chat, control, rig_of
 

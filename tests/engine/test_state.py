@@ -16,7 +16,7 @@ from sessiond.errors import EngineError, RestoreRefused, StateDamaged
 from tests.engine.cores import HYBRID, Desk, ended, prompt, run_of
 from tests.engine.worlds import FAKE_MEMORY
 
-OWNER = Owner("session", 1)
+OWNER = Owner("session", 1, "")
 
 
 def hold(desk: Desk, seq: int, length: int, start: int = 0) -> None:

@@ -26,7 +26,8 @@ from sessiond.sessions.checkpoints import Checkpoints
 from sessiond.sessions.health import Loaded
 from sessiond.sessions.lander import Machine
 from sessiond.sessions.ledger import Ledger
-from sessiond.sessions.lifecycle import Lifecycle, Limits
+from sessiond.sessions.lifecycle import Lifecycle
+from sessiond.sessions.limits import Limits
 from sessiond.sessions.rates import Rates
 from sessiond.sessions.register import Register
 from sessiond.sessions.residency import Residency
@@ -51,9 +52,9 @@ class Reply:
 class RecordingContext:
     """Passes everything on and keeps the logits of every sampled row."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, rows: list[np.ndarray]) -> None:
         self._context = context
-        self.rows: list[np.ndarray] = []
+        self.rows = rows
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -137,6 +138,8 @@ class Daemon:
         self.lifecycle = Lifecycle(Register(self.ledger), self._load, rig.limits, rig.rules)
         self.machine: Machine
         self.context: RecordingContext
+        self._store: Store | None = None
+        self._contexts: list[RecordingContext] = []
 
     async def start(self) -> None:
         await self.lifecycle.start()
@@ -147,7 +150,7 @@ class Daemon:
 
     async def kill(self) -> None:
         """Nothing is written any more; only what the process holds is let go."""
-        tasks = [*self.lifecycle._chores, *self.lifecycle._turns]
+        tasks = [*self.lifecycle._chores.tasks, *self.lifecycle._turns]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -159,9 +162,14 @@ class Daemon:
 
     @property
     def evaluated(self) -> int:
-        """Tokens that a FakeContext has evaluated so far, prompts and replies."""
-        count: int = self.context._context.evaluated  # type: ignore[attr-defined]
-        return count
+        """Tokens that FakeContexts have evaluated so far, prompts and replies."""
+        contexts = [recording._context for recording in self._contexts]
+        return sum(context.evaluated for context in contexts)  # type: ignore[attr-defined]
+
+    @property
+    def loads(self) -> int:
+        """How often the model was loaded."""
+        return len(self._contexts)
 
     @property
     def _rows(self) -> list[np.ndarray]:
@@ -238,24 +246,31 @@ class Daemon:
         assert finished is not None, "the turn did not finish"
         return Reply(finished.text, finished.report, self._rows[before:])
 
+    def _opened(self, fingerprint: str) -> Store:
+        """The store stays open when the model leaves memory, as the real loader has it."""
+        if self._store is None:
+            self._store = Store(
+                self._rig.directory / "cache",
+                self._rig.directory / "index.sqlite",
+                fingerprint=fingerprint,
+                quota=self._rig.quota,
+                keep_free=0,
+            )
+        return self._store.under(fingerprint)
+
     async def _load(self) -> Loaded:
         rig = self._rig
 
         def open_() -> tuple[Model, Context]:
             model, context = rig.open_engine()
-            self.context = RecordingContext(context)
+            self.context = RecordingContext(context, self._rows)
+            self._contexts.append(self.context)
             return model, self.context  # type: ignore[return-value]
 
         engine = Engine(open_)
         await engine.start()
         info = engine.model.info
-        store = Store(
-            rig.directory / "cache",
-            rig.directory / "index.sqlite",
-            fingerprint=rig.fingerprint.value,
-            quota=rig.quota,
-            keep_free=0,
-        )
+        store = self._opened(rig.fingerprint.value)
         ring = Ring(rig.ring, rig.fingerprint.value)
         checkpoints = Checkpoints(engine, ring, store)
         saver = Saver(engine, store, checkpoints, info.memory, whole=rig.whole)

@@ -21,7 +21,7 @@ from sessiond.errors import (
 )
 from sessiond.sessions.health import Loaded
 from sessiond.sessions.ledger import Ledger
-from sessiond.sessions.lifecycle import Limits
+from sessiond.sessions.limits import Limits
 from sessiond.sessions.turn import Finished, OpenTurn, SessionChange
 from tests.api.serving import until
 from tests.rig import Daemon, Rig

@@ -267,6 +267,9 @@ def test_turns_of_an_older_ledger_are_outlined(path: Path, session: SessionRecor
         old.commit(session, turn)
     old.close()
     with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DROP TRIGGER turn_removed")
+        connection.execute("DROP TABLE numbering")
+        connection.execute("DROP INDEX turn_parent")
         connection.execute("DROP TRIGGER turn_outlined")
         connection.execute("DROP VIEW turn_outline")
         connection.execute("DROP TABLE outline")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -170,6 +171,9 @@ async def test_only_recent_trees_stay_in_memory(
             assert (await talk.say(daemon, "Still there?")).report.miss is None
 
 
+_PLAIN = logging.makeLogRecord({})
+
+
 async def test_a_turn_is_reported_once_in_the_log_and_names_nobody(
     state_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,12 +184,24 @@ async def test_a_turn_is_reported_once_in_the_log_and_names_nobody(
         record = daemon.lifecycle._register["secret-name"]
         await talk.say(daemon, "secret-words")
         report = talk.replies[-1].report
-    lines = [r.getMessage() for r in caplog.records if "turn" in r.getMessage()]
+    lines = [r for r in caplog.records if r.getMessage() == "turn"]
     assert len(lines) == 2
-    assert f"session {record.id[:8]} turn 2: source=resident" in lines[1]
-    assert f"cached={report.cached_tokens} prefilled={report.prefilled_tokens} " in lines[1]
-    assert f"completion={report.completion_tokens} ttft=" in lines[1]
-    assert lines[1].endswith("miss=none")
+    told = {key: value for key, value in vars(lines[1]).items() if key not in vars(_PLAIN)}
+    assert told == {
+        "message": "turn",
+        "session": record.id[:8],
+        "turn": 2,
+        "source": "resident",
+        "cached": report.cached_tokens,
+        "restored": 0,
+        "prefilled": report.prefilled_tokens,
+        "completion": report.completion_tokens,
+        "ttft_ms": round(report.ttft_ms, 1),
+        "restore_ms": round(report.restore_ms, 1),
+        "miss": "none",
+        "finish": report.finish_reason,
+        "saved": True,
+    }
     assert "secret" not in caplog.text
 
 

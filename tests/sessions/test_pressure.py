@@ -134,7 +134,7 @@ async def test_a_reply_ends_when_there_is_nothing_left_to_park(state_dir: Path, 
 async def test_a_line_that_was_idle_for_long_is_parked(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessiond.sessions.lifecycle._LOOK_S", 0.01)
+    monkeypatch.setattr("sessiond.sessions.chores._LOOK_S", 0.01)
     rig = rig_of("hybrid", state_dir)
     rig.limits = replace(rig.limits, park=0.05)
     async with rig.daemon() as daemon:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sessiond.metrics import REWRITES
+from sessiond.metrics import VIOLATIONS
 from sessiond.sessions.cause import Cause
 from sessiond.sessions.explanation import ContextEditRejected, Outcome
 from tests.rig import Daemon
@@ -394,7 +394,7 @@ def test_there_are_enough_kinds_of_them() -> None:
 
 
 def counted(outcome: Outcome, cause: Cause) -> float:
-    return REWRITES.labels(outcome, cause)._value.get()
+    return VIOLATIONS.labels(outcome, cause)._value.get()
 
 
 @contrasts

@@ -114,7 +114,7 @@ async def test_a_full_disk_does_not_keep_the_daemon_from_stopping(
 async def test_whatever_fails_the_rest_is_let_go(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(self: object) -> None:
+    async def broken(self: object, step: object) -> None:
         raise EngineError("The engine has stopped.")
 
     daemon = Daemon(rig_of("attention", state_dir))
@@ -139,7 +139,7 @@ async def test_a_loader_of_any_kind_of_trouble(state_dir: Path) -> None:
         raise ZeroDivisionError
 
     daemon = Daemon(rig_of("attention", state_dir))
-    daemon.lifecycle._load = broken
+    daemon.lifecycle._host._load = broken
     await daemon.lifecycle.start()
     with pytest.raises(EngineError, match="ZeroDivisionError"):
         await daemon.lifecycle.loaded()

@@ -36,7 +36,7 @@ async def test_turns_wait_say_so_and_are_saved_in_order(state_dir: Path) -> None
             assert [reply.report.saved for reply in talk.replies] == [True, False, False]
             health = await daemon.lifecycle.health()
             assert health.unsaved_turns == 3
-            assert health.detail == "3 turns are not saved: The disk is full."
+            assert health.detail == "3 turns are not saved, only in memory: The disk is full."
             assert health.status == "ok"
             listed = {s.name: s.saved for s in await daemon.lifecycle.summaries()}
             assert listed == {"talk": False, "new": False}

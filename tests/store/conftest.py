@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from sessiond.store.store import Store
 from tests.store.samples import open_store
+
+MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture
@@ -15,3 +18,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
     store = open_store(tmp_path)
     yield store
     store.close()
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    """In memory if there is such a place, for what writes very much."""
+    if not MEMORY.is_dir():
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=MEMORY, prefix="sessiond-test-") as directory:
+        yield Path(directory)

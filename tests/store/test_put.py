@@ -76,12 +76,12 @@ def test_any_buffer_can_be_a_payload(store: Store) -> None:
 
 def test_bytes_written_and_on_disk_are_counted(tmp_path: Path, store: Store) -> None:
     def counted(kind: str) -> float:
-        return REGISTRY.get_sample_value("sessiond_store_written_bytes_total", {"kind": kind}) or 0
+        return REGISTRY.get_sample_value("sessiond_save_bytes_total", {"kind": kind}) or 0
 
     before = counted("block"), counted("snapshot")
     written = fill(store, line(700)), store.put_snapshot(line(700), payload())
     counts = (int(counted("block") - before[0]), int(counted("snapshot") - before[1]))
-    gauge = REGISTRY.get_sample_value("sessiond_store_bytes")
+    gauge = REGISTRY.get_sample_value("sessiond_disk_bytes")
     assert counts == written
     assert gauge == store.usage().bytes == disk_bytes(tmp_path) == sum(written)
 

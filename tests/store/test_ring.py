@@ -371,15 +371,19 @@ def test_metrics_follow() -> None:
         return REGISTRY.get_sample_value(name, labels) or 0.0
 
     ring = Ring(2 * PAGE)
-    room = value("sessiond_ring_evictions_total", reason="room")
-    large = value("sessiond_ring_captures_refused_total", reason="too_large")
+    room = value("sessiond_evictions_total", tier="ring", reason="room")
+    large = value("sessiond_checkpoint_ring_refused_total", reason="too_large")
     for at in range(3):
         published(ring, line(10, at))
     ring.reserve("", "a", line(20), Rank.END, 3 * PAGE)
-    assert value("sessiond_ring_bytes") == value("sessiond_ring_budget_bytes") == 2 * PAGE
-    assert value("sessiond_ring_entries") == 2
-    assert value("sessiond_ring_evictions_total", reason="room") == room + 1
-    assert value("sessiond_ring_captures_refused_total", reason="too_large") == large + 1
+    assert (
+        value("sessiond_checkpoint_ring_bytes")
+        == value("sessiond_checkpoint_ring_limit_bytes")
+        == 2 * PAGE
+    )
+    assert value("sessiond_checkpoint_ring_entries") == 2
+    assert value("sessiond_evictions_total", tier="ring", reason="room") == room + 1
+    assert value("sessiond_checkpoint_ring_refused_total", reason="too_large") == large + 1
 
 
 def test_the_place_of_a_snapshot_is_its_chain_key_and_the_rest() -> None:

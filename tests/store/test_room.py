@@ -161,7 +161,7 @@ def test_keep_free_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def _evicted(reason: str) -> float:
-    name, labels = "sessiond_store_evicted_files_total", {"reason": reason}
+    name, labels = "sessiond_evictions_total", {"tier": "disk", "reason": reason}
     return REGISTRY.get_sample_value(name, labels) or 0
 
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sessiond.api.conversation import PARTS_REPLACED
 from sessiond.api.dialect import Json
 from sessiond.api.messages.blocks import Block, BlockReader, located
+from sessiond.metrics import PARTS_REPLACED
 from sessiond.sessions.transcript import Chat, read_chat
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sessiond.api.conversation import PARTS_REPLACED
 from sessiond.api.dialect import Json
 from sessiond.api.responses.content import ContentReader, string
 from sessiond.api.responses.ids import place_of
 from sessiond.errors import InvalidRequest, UnsupportedContent
+from sessiond.metrics import PARTS_REPLACED
 from sessiond.sessions.transcript import ROLES
 
 _CALLS = ("function_call", "custom_tool_call")

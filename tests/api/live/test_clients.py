@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from sessiond.engine.context import Context, Model
-from sessiond.sessions.lifecycle import Limits
+from sessiond.sessions.limits import Limits
 from tests.api.live.recorder import Json
 from tests.api.live.refusal import error_of, refused
 from tests.api.live.world import World, rig_of, template, world_of

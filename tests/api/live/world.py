@@ -12,7 +12,7 @@ import httpx2
 import openai
 
 from sessiond.engine.fake import FakeModel
-from sessiond.sessions.lifecycle import Limits
+from sessiond.sessions.limits import Limits
 from tests.api.live.recorder import Recorder
 from tests.api.serving import serving
 from tests.rig import Daemon, Rig

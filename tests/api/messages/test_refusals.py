@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from sessiond import errors
-from sessiond.api.keys import Keys
+from sessiond.api.keys import Key, Keys
 from sessiond.api.messages.errors import is_anthropics
 from sessiond.api.routing import ApiConfig
 from sessiond.sessions.explanation import ContextEditRejected, Explanation, FirstDiff
@@ -98,7 +98,7 @@ def test_a_refused_rewrite_says_all_it_says_elsewhere(
 
 
 def test_what_never_reaches_a_route(turns: ScriptedTurns) -> None:
-    config = ApiConfig(max_body=LIMIT, keys=Keys((b"right",)))
+    config = ApiConfig(max_body=LIMIT, keys=Keys((Key.of("", b"right"),)))
     with served(turns, config) as url, httpx.Client(base_url=url, timeout=10) as client:
         unknown = client.post("/v1/messages", json=ASK)
         known = client.post("/v1/messages", json=ASK, headers={"x-api-key": "right"})
