@@ -114,7 +114,7 @@ def test_install_again_and_uninstall(mode: str, tmp_path: Path) -> None:
     flags = ["--user"] if mode == "user" else []
     places = _Places(tmp_path, mode)
     _prepared_environment(places.home / "venv")
-    model = ROOT / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    model = (ROOT / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf").resolve()
     first = _install(tmp_path, *flags, "--model", str(model))
     assert first.returncode == 0, first.stderr
     assert places.unit.read_text() == (SYSTEMD / places.source).read_text()

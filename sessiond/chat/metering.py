@@ -55,11 +55,12 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
             self.filters[name] = _bounded(self.filters[name])
         del self.globals["lipsum"]
 
-    def call(self, context: Context, called: Any, *args: Any, **kwargs: Any) -> Any:
+    # What templates call takes arguments of any name, these parameters' too.
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         _check_time()
-        if isinstance(getattr(called, "__self__", None), str) and called.__name__ in _PADDERS:
+        if isinstance(getattr(__obj, "__self__", None), str) and __obj.__name__ in _PADDERS:
             _check_widths((*args, *kwargs.values()))
-        return super().call(context, called, *args, **kwargs)
+        return super().call(__context, __obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)

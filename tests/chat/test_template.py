@@ -200,3 +200,8 @@ def test_loops_over_what_has_no_length_still_know_where_they_are() -> None:
     )
     messages = [{"role": role, "content": ""} for role in ("user", "assistant", "user")]
     assert render(source, messages=messages) == "1/2 2/2!"
+
+
+def test_macros_may_name_their_arguments_as_they_like() -> None:
+    macro = "{% macro m(obj, context, called) %}{{ obj ~ context ~ called }}{% endmacro %}"
+    assert render(macro + "{{ m(obj=1, context=2, called=3) }}") == "123"

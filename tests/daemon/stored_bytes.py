@@ -6,6 +6,7 @@ import numpy as np
 
 from sessiond.engine.core import EngineCore
 from sessiond.engine.memory import Tokens
+from sessiond.engine.sequence import Owner
 from sessiond.engine.sequence import SequenceView
 from tests.daemon.replay import frozen
 from tests.rig import Daemon
@@ -35,7 +36,7 @@ async def kept_snapshots(daemon: Daemon, tokens: Tokens) -> list[bytes]:
     machine = daemon.machine
     await machine.checkpoints.collect()
     found: list[bytes] = []
-    for entry in machine.checkpoints.find(tokens):
+    for entry in machine.checkpoints.find(Owner("", 0, ""), tokens):
         if entry.position == len(tokens):
             with machine.checkpoints.lease(entry.key) as payload:
                 found.append(bytes(payload))

@@ -206,7 +206,7 @@ async def loading(
 ) -> AsyncGenerator[tuple[Daemon, asyncio.Event]]:
     """A daemon whose model is loaded (or fails to be) when the event is set."""
     daemon, go = Daemon(rig), asyncio.Event()
-    load = daemon.lifecycle._load
+    load = daemon.lifecycle._host._load
 
     async def later() -> Loaded:
         await go.wait()
@@ -214,7 +214,7 @@ async def loading(
             raise failure
         return await load()
 
-    daemon.lifecycle._load = later
+    daemon.lifecycle._host._load = later
     await daemon.lifecycle.start()
     try:
         yield daemon, go

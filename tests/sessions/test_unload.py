@@ -459,7 +459,7 @@ def held_by_the_process() -> tuple[int, int]:
 
 def mapped(path: Path) -> int:
     """How often a file is mapped into memory."""
-    return Path("/proc/self/maps").read_text().count(str(path))
+    return Path("/proc/self/maps").read_text().count(str(path.resolve()))
 
 
 @pytest.mark.parametrize("kind", ["attention", "hybrid"])
