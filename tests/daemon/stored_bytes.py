@@ -6,8 +6,7 @@ import numpy as np
 
 from sessiond.engine.core import EngineCore
 from sessiond.engine.memory import Tokens
-from sessiond.engine.sequence import Owner
-from sessiond.engine.sequence import SequenceView
+from sessiond.engine.sequence import Owner, SequenceView
 from tests.daemon.replay import frozen
 from tests.rig import Daemon
 
