@@ -191,7 +191,9 @@ async def test_those_that_come_back_are_all_served(tmp_path: Path) -> None:
         assert await running.turns() == Counter(f"client {number}" for number in range(OFFERED))
 
 
-async def test_a_stop_under_load_refuses_who_has_not_begun_and_finishes_the_rest(tmp_path: Path) -> None:
+async def test_a_stop_under_load_refuses_who_has_not_begun_and_finishes_the_rest(
+    tmp_path: Path,
+) -> None:
     rig = rig_for(tmp_path)
     async with served(rig) as running:
         running.gate.clear()
