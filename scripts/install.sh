@@ -11,7 +11,7 @@ set -euo pipefail
 umask 022
 
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-gpu=cpu model='' mode=system action=install purge='' dry='' destdir=${DESTDIR:-} python=${PYTHON:-python3}
+gpu='' model='' mode=system action=install purge='' dry='' destdir=${DESTDIR:-} python=${PYTHON:-python3}
 
 usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 say() { echo "sessiond: $*" >&2; }
@@ -21,8 +21,9 @@ run() { if [[ $dry ]]; then printf '%q ' "$@"; echo; else "$@"; fi; }
 read_arguments() {
     while (($#)); do
         case $1 in
-            --gpu) gpu=${2:?"--gpu needs cuda, vulkan, rocm or cpu"}; shift ;;
-            --model) model=$(realpath -m "${2:?"--model needs a GGUF file"}"); shift ;;
+            --gpu | --model) (($# > 1)) || { say "$1 needs a value."; exit 2; } ;;&
+            --gpu) gpu=$2; shift ;;
+            --model) model=$(realpath -m "$2"); shift ;;
             --user) mode=user ;;
             --uninstall) action=uninstall ;;
             --purge) purge=yes ;;
@@ -32,9 +33,9 @@ read_arguments() {
         esac
         shift
     done
-    case $gpu in cpu | cuda | vulkan | rocm) ;; *) say "--gpu $gpu is not known."; exit 2 ;; esac
+    case $gpu in '' | cpu | cuda | vulkan | rocm) ;; *) say "--gpu $gpu is not known."; exit 2 ;; esac
     [[ -z $purge || $action == uninstall ]] || { say "--purge goes with --uninstall."; exit 2; }
-    [[ -z $model || -f $model ]] || fail "there is no file $model. Give --model the path of a GGUF."
+    [[ -z $model || -f $model || $action == uninstall ]] || fail "there is no file $model. Give --model the path of a GGUF."
 }
 
 # Where things go. The unit files name the same places.
@@ -52,6 +53,9 @@ choose_places() {
         control=(systemctl --user)
     fi
     venv=$destdir$home/venv
+    # An update keeps the kind of build that is installed.
+    [[ $gpu ]] || gpu=$(cd "$venv" 2>/dev/null && compgen -G '.llama-*' | head -n 1 | cut -d - -f 2) || true
+    gpu=${gpu:-cpu}
 }
 
 check_machine() {
@@ -65,7 +69,7 @@ check_machine() {
         system-/home/* | system-/root/*)
             [[ $destdir || $dry ]] || fail "$python lies in a home directory, which the service cannot see. Say: sudo PYTHON=/usr/bin/python3 $0" ;;
     esac
-    "$python" "$source/scripts/build_llama.py" "$gpu" --check || exit 1
+    "$python" "$source/scripts/build_llama.py" "$gpu" --check || [[ $dry ]] || exit 1
     [[ $gpu != cpu || ! -e /dev/nvidia0 ]] || say "note: there is an NVIDIA GPU. To use it: --gpu cuda"
     [[ $gpu != cpu || ! -e /dev/kfd ]] || say "note: there is an AMD GPU. To use it: --gpu rocm or --gpu vulkan"
 }
@@ -96,33 +100,43 @@ install_account() {
 
 # Your settings and keys are made once and never touched again.
 install_settings() {
+    local asked=$model
     run install -d -m 755 "$destdir$config"
     if [[ ! -e $destdir$config/config.toml ]]; then
         run "$venv/bin/sessiond" init --file "$destdir$config/config.toml" ${model:+--model "$model"}
-    elif [[ $model ]]; then
-        say "note: $config/config.toml is there already and keeps its model. Set [model] path = \"$model\" in it."
+        [[ $mode == user ]] || run chmod 644 "$destdir$config/config.toml"
     fi
     [[ $mode == user || -e $destdir$config/api-keys ]] || run install -m 600 /dev/null "$destdir$config/api-keys"
+    model=$(sed -n 's/^path = "\(.*\)"$/\1/p' "$destdir$config/config.toml" 2>/dev/null | head -n 1) || true
+    model=${model:-$([[ -z $dry ]] || echo "$asked")}
+    [[ -z $asked || $asked == "$model" ]] ||
+        say "note: $config/config.toml is there already and keeps its model. Set [model] path = \"$asked\" in it."
 }
 
 install_units() {
     local dropins=$destdir$units/sessiond.service.d
     if [[ $mode == user ]]; then
         run install -D -m 644 "$source/systemd/user/sessiond.service" "$destdir$units/sessiond.service"
+        [[ $home == "$HOME/.local/share/sessiond" ]] ||
+            run sed -i "s|^ExecStart=[^ ]*|ExecStart=$home/venv/bin/sessiond|" "$destdir$units/sessiond.service"
         return
     fi
     run install -D -m 644 "$source/systemd/sessiond.service" "$destdir$units/sessiond.service"
+    run install -d "$dropins"
     case $gpu in
-        cuda) run install -D -m 644 "$source/systemd/sessiond.service.d/10-nvidia.conf" -t "$dropins" ;;
-        rocm | vulkan) run install -D -m 644 "$source/systemd/sessiond.service.d/10-amd.conf" -t "$dropins" ;;
+        cuda) run install -m 644 "$source/systemd/sessiond.service.d/10-nvidia.conf" "$dropins" ;;
+        rocm | vulkan) run install -m 644 "$source/systemd/sessiond.service.d/10-amd.conf" "$dropins" ;;
     esac
     case $model in /home/* | /root/*) show_models_folder "$dropins/20-models-home.conf" ;; esac
 }
 
 # The unit sees no home directories, so the folder of a model that lies in one is shown to it.
 show_models_folder() {
-    run install -D -m 644 "$source/systemd/sessiond.service.d/20-models-home.conf" "$1"
-    run sed -i "s|^BindReadOnlyPaths=.*|BindReadOnlyPaths=-$(dirname "$model")|" "$1"
+    local folder
+    folder=$(dirname "$model")
+    case $folder in *[\"\\\&\|%]*) fail "the folder $folder has a character that a unit file cannot take: \" \\ & | %" ;; esac
+    run install -m 644 "$source/systemd/sessiond.service.d/20-models-home.conf" "$1"
+    run sed -i "s|^BindReadOnlyPaths=.*|BindReadOnlyPaths=\"-$folder\"|" "$1"
     say "note: the account sessiond must be allowed to read $model."
 }
 
@@ -132,7 +146,8 @@ start_service() {
     run "${control[@]}" enable sessiond.service
     if grep -q '^path = ' "$config/config.toml" 2>/dev/null || [[ $dry ]]; then
         run "${control[@]}" restart sessiond.service
-        [[ $dry ]] || say "it runs. Look at it with: ${control[*]} status sessiond, sessiond list, sessiond doctor"
+        [[ $dry ]] || say "it runs. Look at it with: ${control[*]} status sessiond, sessiond list, $([[ $mode == user ]] || echo "sudo ")sessiond doctor"
+        [[ $dry || $mode == user ]] || say "to use the commands without sudo and without a key: sudo adduser YOU sessiond, and log in again"
     else
         say "no model is set yet. Write [model] path into $config/config.toml, then: ${control[*]} restart sessiond"
     fi

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -72,11 +73,17 @@ def document(
     """The one document of a run. `before` is `environment()` as it was when the run began."""
     return {
         "script": script,
+        "command": command(),
         "environment": before,
         "settings": settings,
         "results": results,
         "goals": [{**asdict(goal), "met": goal.met} for goal in goals],
     }
+
+
+def command() -> str:
+    """How this process was started, for someone in the directory of the repository."""
+    return shlex.join(["python", "-m", f"scripts.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
 
 
 def environment() -> Json:

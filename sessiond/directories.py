@@ -12,6 +12,7 @@ from typing import Self
 from sessiond.errors import ConfigError
 
 SOCKET_NAME = "sessiond.sock"
+SERVICE_UNIT = Path("/etc/systemd/system/sessiond.service")
 SERVICE_SOCKET = Path("/run/sessiond") / SOCKET_NAME
 """Where the machine's own service listens (systemd/sessiond.service)."""
 _PRIVATE = 0o700

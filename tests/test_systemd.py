@@ -152,7 +152,8 @@ def test_a_model_in_a_home_directory_is_shown_to_the_unit(tmp_path: Path) -> Non
         model.unlink()
         if not any(model.parent.iterdir()):
             model.parent.rmdir()
-    assert "BindReadOnlyPaths=-/root/models" in done.stdout
+    assert 'BindReadOnlyPaths=\\"-/root/models\\"' in done.stdout
+    assert "ProtectHome=tmpfs" in (SYSTEMD / "sessiond.service.d/20-models-home.conf").read_text()
 
 
 class _Places:

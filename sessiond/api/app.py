@@ -26,6 +26,7 @@ from sessiond.api.page import routes as page
 from sessiond.api.responses import retrieval
 from sessiond.api.responses import routes as responses
 from sessiond.api.routing import ApiConfig, NamePath
+from sessiond.api.upload import Uploads
 from sessiond.sessions.turn import Turns
 
 
@@ -44,6 +45,7 @@ def create_app(turns: Turns, config: ApiConfig) -> FastAPI:
     )
     app.state.turns = turns
     app.state.config = config
+    app.state.uploads = Uploads()
     app.add_middleware(Guard)
     errors.install(app)
     app.include_router(operations.health_router)

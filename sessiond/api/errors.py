@@ -96,17 +96,20 @@ def _refusal(error: ContextEditRejected) -> Failure:
 
 
 def logged(what: str, error: Exception, *, expected: bool = False) -> str:
-    """Logs what kind of error happened where, and returns the id it is found under.
+    """Logs what kind of error happened where, and returns the id it is found under. `expected`: it
+    is the daemon's answer to too much, or to its own end.
 
     Messages may quote prompts or names, so they stay out.
     """
     reference = secrets.token_hex(4)
     cause = error.__cause__ or error.__context__
     kinds = " from ".join(type(each).__name__ for each in (error, cause) if each)
+    if expected:
+        log.info("%s was turned away, id %s: %s", what, reference, kinds)
+        return reference
     frames = traceback.extract_tb(error.__traceback__)
     trail = " > ".join(f"{frame.filename}:{frame.lineno}:{frame.name}" for frame in frames[-8:])
-    level = logging.WARNING if expected else logging.ERROR
-    log.log(level, "%s failed, id %s: %s at %s", what, reference, kinds, trail)
+    log.error("%s failed, id %s: %s at %s", what, reference, kinds, trail)
     return reference
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Awaitable, Callable, Collection
 
@@ -25,6 +26,7 @@ _LOCAL_SUFFIXES = (".localhost", ".local", ".home.arpa")
 _PUBLIC = frozenset({"/health", "/v1/health", *PAGE_PATHS})
 _PROBE = ("HEAD", "/")
 """Anthropic's clients ask so whether anybody is there."""
+_BEHIND_ADDRESS = re.compile(r"(:\d+)?")
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -53,7 +55,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _without_port(host: str) -> str:
     if host.startswith("["):
-        return host[1:].partition("]")[0]
+        address, closed, port = host[1:].partition("]")
+        return address if closed and _BEHIND_ADDRESS.fullmatch(port) else ""
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdigit() else host
 

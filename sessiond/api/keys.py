@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ from starlette.datastructures import Headers
 from sessiond.errors import ConfigError, SessiondError
 from sessiond.sessions.naming import HOUSE
 
+logger = logging.getLogger("sessiond")
 OWNER_PATTERN = r"[A-Za-z0-9._-]{1,64}"
+SHORTEST = 16
+"""Characters of a key that is not warned of: it may be an owner whose key was forgotten."""
 SHORT_DIGEST = 12
 """Characters of a key's digest by which people tell keys apart."""
 _OWNER = re.compile(OWNER_PATTERN)
-_HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
+_HASHED = re.compile(r"(?i:sha256):([0-9a-fA-F]{64})")
 _COMMENT = re.compile(r"(^|\s)#.*")
 
 
@@ -116,8 +120,17 @@ def _key(line: bytes, path: Path, number: int) -> Key | None:
         raise _bad(path, number, "has an owner that is not 1 to 64 of A-Z a-z 0-9 . _ -")
     if hashed := _HASHED.fullmatch(key):
         return Key(owner, bytes.fromhex(hashed[1]))
-    if key.startswith("sha256:"):
+    if key.lower().startswith("sha256:"):
         raise _bad(path, number, "has a SHA-256 that is not 64 hexadecimal digits")
+    if not key.isprintable():
+        raise _bad(path, number, "has characters that cannot be seen")
+    if len(key) < SHORTEST:
+        logger.warning(
+            "The keys file %s, line %d, has a key of less than %d characters: is it an owner?",
+            path,
+            number,
+            SHORTEST,
+        )
     return Key.of(owner, key.encode())
 
 

@@ -104,14 +104,25 @@ class OwnTurns:
         return await self._turns.export(self._full(name), state=state)
 
     async def import_session(
-        self, file: AsyncIterator[bytes], name: str | None, naming: Naming, *, state: bool
+        self,
+        file: AsyncIterator[bytes],
+        name: str | None,
+        naming: Naming,
+        *,
+        state: bool,
+        trusted: bool = True,
+        size: int = 0,
     ) -> ImportReport:
+        """Of an owner only what was said, see `Turns.import_session`."""
         full = None if name is None else self._full(name)
 
         def named(found: str) -> str:
             return self._full(naming(found))
 
-        report = await self._turns.import_session(file, full, named, state=state)
+        trusted = trusted and self._visitor.administrator
+        report = await self._turns.import_session(
+            file, full, named, state=state, trusted=trusted, size=size
+        )
         return replace(report, session=self._seen(report.session))
 
     async def fork(self, name: str, new: str, at: int | None) -> SessionSummary:

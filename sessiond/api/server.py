@@ -152,6 +152,9 @@ class _Server(uvicorn.Server):
             logged("reloading", error)
 
     async def _stop(self) -> None:
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, DeadlineProtocol):
+                connection.cut_file()
         try:
             await self._on_stop()
         except Exception as error:

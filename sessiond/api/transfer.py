@@ -17,7 +17,8 @@ from sessiond.api.connection import ClientGone, while_connected
 from sessiond.api.errors import failure, logged, refusal
 from sessiond.api.identity import NAME_PATTERN, NAME_SENT, session_name
 from sessiond.api.routing import SessionName, TheTurns, json_response
-from sessiond.api.upload import BYTES, Interrupting, Upload
+from sessiond.api.upload import BYTES, Interrupting, Upload, Uploads, announced
+from sessiond.api.visitor import visitor_in
 from sessiond.errors import SessiondError
 from sessiond.sessions.transfer.manifest import MEDIA_TYPE
 from sessiond.sessions.transfer.report import ImportReport
@@ -77,11 +78,15 @@ async def import_session(
     request: Request, turns: TheTurns, name: NewName = None, state: WithState = True
 ) -> Response:
     """Under `name`, or the one in the file. The answer says what was taken of it."""
-    upload = Upload(request.receive)
+    upload, size = Upload(request.receive), announced(request.headers)
+    uploads: Uploads = request.app.state.uploads
     try:
         wanted = None if name is None else session_name(name, param="name")
-        async with aclosing(upload.chunks()) as chunks:
-            report = await turns.import_session(chunks, wanted, _in_file, state=state)
+        with uploads.one(visitor_in(request.scope).owner):
+            async with aclosing(upload.chunks()) as chunks:
+                report = await turns.import_session(
+                    chunks, wanted, _in_file, state=state, size=size
+                )
     except SessiondError as error:
         told = refusal(failure(error), request.url.path)
         if upload.complete:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -11,14 +13,45 @@ from starlette.types import Receive, Scope, Send
 
 from sessiond.api.body import ClientLeft, linger
 from sessiond.api.errors import UnsupportedMediaType
+from sessiond.errors import QueueFull
 from sessiond.sessions.transfer.manifest import MEDIA_TYPE
 
 BYTES = "application/octet-stream"
+MOST_AT_ONCE = 4
 _PATH = re.compile(r"(/s/[^/]+)?/v1/sessions/import")
+_EXPORT = re.compile(r"(/s/[^/]+)?/v1/sessions/[^/]+/export")
 
 
 def is_upload(scope: Scope) -> bool:
     return scope["method"] == "POST" and _PATH.fullmatch(scope["path"]) is not None
+
+
+def is_download(scope: Scope) -> bool:
+    return _EXPORT.fullmatch(scope["path"]) is not None
+
+
+def announced(headers: Headers) -> int:
+    """Bytes of the body; 0 where that is not said."""
+    length = headers.get("content-length", "")
+    return int(length) if length.isascii() and length.isdigit() else 0
+
+
+class Uploads:
+    """Files that are coming: one of each owner at a time, and `MOST_AT_ONCE` in all."""
+
+    def __init__(self) -> None:
+        self._of = Counter[str]()
+
+    @contextmanager
+    def one(self, owner: str) -> Iterator[None]:
+        """Raises QueueFull."""
+        if self._of[owner] or self._of.total() >= MOST_AT_ONCE:
+            raise QueueFull("Another import is under way.", hint="Try again when it has ended.")
+        self._of[owner] += 1
+        try:
+            yield
+        finally:
+            del self._of[owner]
 
 
 def check_upload(headers: Headers) -> None:

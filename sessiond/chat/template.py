@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -13,18 +13,23 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
-from sessiond.chat.metering import MeteredEnvironment, metered
+from sessiond.chat.metering import MeteredEnvironment, bounded
+from sessiond.chat.weighing import check_time, metered, work
 from sessiond.errors import TemplateError
 
 OTHER_TEMPLATE = "Another template can be given with --model-chat-template-file FILE."
 
+WIDEST_INDENT = 16
+"""Characters before each level of JSON, and between its parts."""
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
     ArithmeticError,
+    AssertionError,
     AttributeError,
     LookupError,
     MemoryError,
     RecursionError,
+    SyntaxError,
     TypeError,
     ValueError,
 )
@@ -64,7 +69,7 @@ class ChatTemplate:
             "strftime_now": now.strftime,
         }
         try:
-            with metered():
+            with metered((messages, tools, options)):
                 return self._template.render(given)
         except _TEMPLATE_FAULTS as cause:
             raise TemplateError(
@@ -98,7 +103,7 @@ def _environment() -> _Environment:
     environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
-    environment.filters["tojson"] = _tojson
+    environment.filters["tojson"] = bounded("tojson", _tojson)
     environment.globals["raise_exception"] = _raise_exception
     return environment
 
@@ -110,9 +115,24 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    width = len(indent) if isinstance(indent, str) else indent or 0
+    if width > WIDEST_INDENT or any(len(one) > WIDEST_INDENT for one in separators or ()):
+        raise SecurityError(f"it indents by more than {WIDEST_INDENT}")
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    return encoder.encode(value) if indent is None else _written(encoder.iterencode(value))
+
+
+def _written(parts: Iterable[str]) -> str:
+    """Python writes what is indented, and long objects for long."""
+    written, size = list[str](), 0
+    for part in parts:
+        check_time()
+        size += len(part)
+        work().check(size)
+        written.append(part)
+    return "".join(written)
 
 
 def _raise_exception(message: str) -> NoReturn:

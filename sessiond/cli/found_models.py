@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sessiond.cli.model_places import Place
-from sessiond.engine.gguf import BrokenGguf, read_header
+from sessiond.engine.gguf import BrokenGguf, open_regular, read_header
 from sessiond.engine.gguf_model import GgufModel, model_of
 
 DEEPEST = 12
@@ -149,12 +149,14 @@ def _of_ollama(root: Path) -> Iterator[_File]:
 
 def _weights(manifest: Path) -> str | None:
     try:
-        if manifest.stat().st_size > _LONGEST_MANIFEST:
+        with open_regular(manifest) as file:
+            content = file.read(_LONGEST_MANIFEST + 1)
+        if len(content) > _LONGEST_MANIFEST:
             return None
-        told = json.loads(manifest.read_bytes())
+        told = json.loads(content)
         layers = [layer for layer in told["layers"] if layer["mediaType"] == _LAYER]
         digest = _DIGEST.fullmatch(layers[0]["digest"]) if layers else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (BrokenGguf, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return digest[1] if digest else None
 

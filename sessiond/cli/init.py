@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +14,6 @@ from sessiond.cli.output import Cell, Column, note, print_json, print_table
 from sessiond.errors import ConfigError
 
 SYSTEM = Path("/etc/sessiond/config.toml")
-USER = "sessiond"
 """Whom the service runs as, where it is installed."""
 File = Annotated[
     Path | None,
@@ -50,7 +47,6 @@ def init(
     chosen = choose(Machine.observe(), model)
     text = written(chosen.config, chosen.reasons)
     write_private(path, text, force=force)
-    _hand_over(path)
     if as_json:
         print_json({"file": str(path), "chosen": _document(chosen)})
     else:
@@ -66,7 +62,8 @@ def default_path() -> Path:
 
 
 def write_private(path: Path, text: str, *, force: bool) -> None:
-    """For this user only, whole or not at all. Raises ConfigError; never follows a link at `path`
+    """For this user only, the machine's own for all to read; whole or not at all. Never follows a
+    link at `path`
     and replaces nothing unless `force`.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -75,6 +72,7 @@ def write_private(path: Path, text: str, *, force: bool) -> None:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+                os.fchmod(descriptor, 0o644 if path == SYSTEM else 0o600)
                 opened.write(text)
                 os.fsync(opened.fileno())
             if force:
@@ -104,14 +102,6 @@ def _exists(path: Path) -> ConfigError:
         hint="Replace it with --force, or write elsewhere with --file.",
         param="--file",
     )
-
-
-def _hand_over(path: Path) -> None:
-    """The service's user must read what root wrote for it."""
-    if path == SYSTEM and os.geteuid() == 0:
-        with suppress(KeyError, OSError):
-            user = pwd.getpwnam(USER)
-            os.chown(path, user.pw_uid, user.pw_gid)
 
 
 def _document(chosen: Chosen) -> list[dict[str, Any]]:

@@ -27,8 +27,15 @@ Keys of one owner share their sessions and what the model has read; nobody else 
 
 app = typer.Typer(help=HELP, rich_markup_mode=None, add_completion=False)
 Owner = Annotated[
-    str,
+    str | None,
     typer.Argument(metavar="OWNER", help="Whose key: 1 to 64 of A-Z a-z 0-9 . _ - ."),
+]
+House = Annotated[
+    bool,
+    typer.Option(
+        "--house",
+        help="A key of nobody in particular: for the sessions made without keys, and for all.",
+    ),
 ]
 Which = Annotated[
     str,
@@ -43,14 +50,18 @@ File = Annotated[
 
 
 @app.command("new")
-def new(owner: Owner, file: File = None, as_json: AsJson = False) -> None:
+def new(
+    owner: Owner = None, house: House = False, file: File = None, as_json: AsJson = False
+) -> None:
     """Make a key and print it, once: the file only has its SHA-256."""
-    if not is_owner(owner):
+    if (owner is None) != house:
+        raise typer.BadParameter("give an owner, or --house instead", param_hint="OWNER")
+    if owner is not None and not is_owner(owner):
         raise typer.BadParameter(
             f'"{words.clean(owner)}" is not 1 to 64 of A-Z a-z 0-9 . _ -', param_hint="OWNER"
         )
     keys = KeyFile(_path(file))
-    secret, key = keys.add(owner)
+    secret, key = keys.add(owner or "")
     if as_json:
         print_json({**_facts(key), "key": secret, "file": str(keys.path)})
     else:

@@ -12,6 +12,7 @@ from sessiond.client.answers import Json, document, failure, read, samples
 from sessiond.client.endpoint import CONNECT_TIMEOUT, Endpoint, find_daemon
 from sessiond.client.http import httpx
 from sessiond.client.stream import ChatEnd, ChatText, events, reply
+from sessiond.directories import SERVICE_UNIT
 from sessiond.errors import SessiondError
 from sessiond.sessions.explanation import Explanation
 from sessiond.sessions.naming import called, owner_of
@@ -245,12 +246,16 @@ def _given(policy: str | None, pinned_front: Sequence[str] | None) -> Json:
     return ({} if policy is None else {"policy": policy}) | pinned
 
 
+def _start() -> str:
+    return "sudo systemctl start sessiond" if SERVICE_UNIT.exists() else "sessiond serve"
+
+
 def _unreachable(endpoint: Endpoint, error: httpx.TransportError) -> Unreachable:
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         reason = "nothing listens there" if "refused" in str(error) else str(error) or "no answer"
         return Unreachable(
             f"Cannot reach sessiond at {endpoint}: {reason}.",
-            hint="Start it with: sessiond serve, or give its address with --url.",
+            hint=f"Start it with: {_start()}, or give its address with --url.",
         )
     if isinstance(error, httpx.TimeoutException):
         reason = f"no answer within {ANSWER_TIMEOUT:.0f} seconds"

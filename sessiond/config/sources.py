@@ -85,6 +85,8 @@ def _file_source(path: Path | None) -> TomlConfigSettingsSource:
         return TomlConfigSettingsSource(Config, path)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.", param="config") from error
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply.", param="config") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.", param="config") from error
 

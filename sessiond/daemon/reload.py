@@ -83,6 +83,9 @@ class Reloading:
             except SessiondError as error:
                 logger.error("Not reloaded, the old settings stay: %s", error)
                 return
+            except Exception:
+                logger.exception("Not reloaded.")
+                return
             self._running = found.config
             logger.info("Reloaded: %s.", ", ".join(applied) or "nothing has changed")
             if found.restart:

@@ -152,15 +152,23 @@ class _Service:
             return
         if self._is_ready:
             self._watch.reloading()
-        await self._reloading.reload()
-        if self._is_ready:
-            self._watch.ready()
+        try:
+            await self._reloading.reload()
+        finally:
+            if self._is_ready:
+                self._watch.ready()
 
     def _apply(self, found: Difference) -> list[str]:
         """Raises ConfigError, and nothing has changed."""
         config = found.config
         config.check()
         limits, rules, api_config = _limits(config), _rules(config), _api_config(config)
+        if self._api_config.keys and not api_config.keys:
+            raise ConfigError(
+                "The API keys are gone: nobody would need one from now on.",
+                hint="Put them back, or restart to do without.",
+                param="auth.keys_file",
+            )
         in_files = [] if api_config.keys == self._api_config.keys else ["auth.keys_file"]
         self._lifecycle.apply(limits, rules)
         self._api_config = self._app.state.config = api_config
@@ -172,13 +180,9 @@ class _Service:
         return in_files
 
     async def _resize(self) -> None:
-        """Off the event loop: what no longer fits is removed."""
-        store = self._lifecycle.store
-        if store is None:
-            return
+        """What no longer fits is removed."""
         try:
-            limits = self._loader.store_limits(store.usage().bytes)
-            await asyncio.to_thread(store.resize, *limits)
+            await self._lifecycle.resize(self._loader.store_limits)
         except (SessiondError, OSError) as error:
             logger.error("The store keeps its size: %s", error)
 
@@ -218,11 +222,26 @@ def _rules(config: Config) -> Rules:
     )
 
 
+def _keys(config: Config) -> Keys:
+    """Of a file that the settings name at least one; systemd's credential may have none.
+
+    Raises ConfigError.
+    """
+    path = config.auth.keys_path()
+    keys = Keys.read(path) if path else Keys()
+    if config.auth.keys_file and not keys:
+        raise ConfigError(
+            f"The keys file {path} has no keys: nobody would need one.",
+            hint="Make one with `sessiond key new OWNER`, or take auth.keys_file away.",
+            param="auth.keys_file",
+        )
+    return keys
+
+
 def _api_config(config: Config) -> ApiConfig:
     """Raises ConfigError for presets that no template can follow."""
-    keys = config.auth.keys_path()
     return ApiConfig(
-        keys=Keys.read(keys) if keys else Keys(),
+        keys=_keys(config),
         allowed_hosts=config.server.allowed_hosts,
         max_body=config.server.max_body,
         strict_name=config.model.strict_name,

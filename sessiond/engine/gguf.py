@@ -8,6 +8,8 @@ weight is read, and long arrays are passed over.
 from __future__ import annotations
 
 import math
+import os
+import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from sessiond.errors import SessiondError
 Scalar = bool | int | float | str
 Value = Scalar | tuple[Scalar, ...]
 
-MOST_BYTES = 256 << 20
+MOST_BYTES = 64 << 20
 """Of a header: the largest known vocabularies take 20 MiB."""
 MOST_KEYS = 1 << 16
 MOST_TENSORS = 1 << 16
@@ -28,6 +30,8 @@ LONGEST_TEXT = 16 << 20
 LONGEST_ARRAY = 1 << 24
 KEPT_ARRAY = 4096
 """Longer arrays are vocabularies: they are passed over."""
+KEPT_ENTRIES = 100_000
+"""Of all arrays; what comes after so many is passed over, too."""
 _DIMENSIONS = 4
 _CHUNK = 1 << 18
 _VERSIONS = (2, 3)
@@ -103,8 +107,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`values` without arrays of more than KEPT_ARRAY entries. `data` is where the weights begin,
-    `size` the length of the file, both in bytes.
+    """`values` without arrays of more than KEPT_ARRAY entries, or past KEPT_ENTRIES. `data` is
+    where the weights begin, `size` the length of the file, both in bytes.
     """
 
     values: Mapping[str, Value]
@@ -119,12 +123,26 @@ class Header:
         return max(0, self.data + max(ends, default=0) - self.size)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """To be read; never waits, as a pipe would. Raises BrokenGguf for what is no regular file,
+    OSError.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise BrokenGguf("it is no regular file")
+        return os.fdopen(file, "rb")
+    except BaseException:
+        os.close(file)
+        raise
+
+
 def read_header(path: Path) -> Header:
     """Reads no weights, at most MOST_BYTES. Raises BrokenGguf, OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         cursor = _Cursor(file)
         try:
-            return _header(cursor, path.stat().st_size)
+            return _header(cursor, os.fstat(file.fileno()).st_size)
         except (UnicodeDecodeError, struct.error, OverflowError) as error:
             raise BrokenGguf(f"its header cannot be read: {error}") from error
 
@@ -164,10 +182,10 @@ def _array(cursor: _Cursor) -> tuple[Scalar, ...] | None:
     _bounded(length, LONGEST_ARRAY, "entries in an array")
     if kind == _ARRAY:
         raise BrokenGguf("it has arrays in arrays")
-    if length <= KEPT_ARRAY:
+    if cursor.keeps(length):
         if kind == _TEXT:
             return tuple(cursor.text(LONGEST_TEXT) for _ in range(length))
-        return tuple(cursor.number(_number(kind)) for _ in range(length))
+        return cursor.numbers(_number(kind), length)
     if kind == _TEXT:
         cursor.skip_texts(length)
     else:
@@ -202,6 +220,7 @@ class _Cursor:
         self._buffer = b""
         self._at = 0
         self._before = 0
+        self._room = KEPT_ENTRIES
 
     @property
     def position(self) -> int:
@@ -217,6 +236,16 @@ class _Cursor:
         """Also a float or a truth value, where `code` says so."""
         found = struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
         return found  # type: ignore[no-any-return]
+
+    def numbers(self, code: str, length: int) -> tuple[Scalar, ...]:
+        read = struct.Struct(f"<{length}{code}")
+        return read.unpack(self.take(read.size))
+
+    def keeps(self, entries: int) -> bool:
+        """Whether an array of so many is kept; it counts as kept from then on."""
+        kept = entries <= min(KEPT_ARRAY, self._room)
+        self._room -= entries if kept else 0
+        return kept
 
     def text(self, longest: int) -> str:
         return self.take(_bounded(self.number("Q"), longest, "bytes in a text")).decode()

@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import pairwise
 from typing import Literal
 
@@ -20,10 +21,11 @@ from sessiond.sessions.boundaries import line_boundaries
 from sessiond.sessions.health import Loaded
 from sessiond.sessions.lander import Machine
 from sessiond.sessions.overview import latest_turns
+from sessiond.sessions.prompt import Boundaries
 from sessiond.sessions.register import Register
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.shelf import Shelf
-from sessiond.sessions.tree import SessionTree
+from sessiond.sessions.tree import SessionTree, Turn
 from sessiond.sessions.turn import MissCause, Source, TurnSummary
 from sessiond.store.chain import BLOCK_TOKENS
 from sessiond.store.found import Stored, StoredSnapshot
@@ -132,19 +134,23 @@ class Anatomist:
         step = _rendered_last(tree, leaf)
         key = (record.id, step, tree[step].tokenizer)
         if key not in self._fronts and loaded is not None:
-            alone = SessionTree()
-            for turn in tree.path(step):
-                alone.add(turn)
+            path = tree.path(step)
             try:
-                found = await asyncio.to_thread(
-                    line_boundaries, step, alone, loaded.renderer, record.clock
-                )
+                found = await asyncio.to_thread(_boundaries, path, loaded, record.clock)
             except TemplateError:
                 return None
             self._fronts[key] = found.front
             if len(self._fronts) > KEPT_FRONTS:
                 self._fronts.popitem(last=False)
         return self._fronts.get(key)
+
+
+def _boundaries(path: Sequence[Turn], loaded: Loaded, now: datetime) -> Boundaries:
+    """Of a line's turns. Blocks the thread: it may have very many."""
+    alone = SessionTree()
+    for turn in path:
+        alone.add(turn)
+    return line_boundaries(path[-1].number, alone, loaded.renderer, now)
 
 
 def _rendered_last(tree: SessionTree, leaf: int) -> int:

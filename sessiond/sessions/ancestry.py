@@ -49,7 +49,7 @@ async def inheritance(
         logger.warning("A parent's turns are passed over: %s", error)
         return None
     names = rules.pinned_front_of(source)
-    pinned = register.fronts.pin(source.owner, request.content, names, tree)
+    pinned = register.fronts.pin(source, request.content, names, tree)
     match = tree.match(pinned.content if pinned else request.content)
     if match.turn is None:
         return None

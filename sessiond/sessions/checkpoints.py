@@ -159,7 +159,7 @@ class Checkpoints:
             capture.release()
             return
         if await self._run(lambda: self._fill(reserved, capture)):
-            self._tokens[reserved.key] = as_tokens(capture.tokens)
+            self._tokens[reserved.key] = as_tokens(capture.tokens).copy()
             self._ring.demote(capture.owner, KEPT_BOUNDARIES)
             self._prune()
 

@@ -39,7 +39,8 @@ class Composition:
 
     @property
     def own_tokens(self) -> Tokens:
-        return self.prompt[self.kept :]
+        """In memory of their own: a turn stays, and must not keep its whole prompt."""
+        return self.prompt[self.kept :].copy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from sessiond.sessions.calls.scanner import Found, Mark, Scanner, Thinking
 from sessiond.sessions.calls.tags import TAGS
 
 _OPENS = (START, CHANNEL, *(tag.opens for tag in TAGS))
-_ROUNDS = 8
-"""What a call is taken out of can look like another one."""
+_ROUNDS, _ROUNDS_OF_LONG, _LONG = 8, 2, 100_000
+"""What a call is taken out of can look like another one. Of a long text fewer are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def visible(text: str) -> Visible:
     """Reasoning at the beginning is left out; well-formed calls are taken out of the text."""
     text = text.strip()
     calls: tuple[InlineCall, ...] = ()
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUNDS if len(text) <= _LONG else _ROUNDS_OF_LONG):
         rest, further = take_calls(text[_opened_by_template(text) :])
         calls, before, text = calls + further, text, rest.strip()
         if text == before:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from sessiond.errors import LedgerError, SessionNotFound
 from sessiond.sessions.ledger import Ledger, TurnRefused
@@ -12,29 +12,31 @@ from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.tree import Turn
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many turns of which session id are only in memory, and why."""
+
+    turns: Mapping[str, int] = field(default_factory=dict)
+    error: LedgerError | None = None
+
+    @property
+    def count(self) -> int:
+        return sum(self.turns.values())
+
+
 class Journal:
-    """The ledger's worker thread only. A turn never gets into the ledger before its parent."""
+    """The ledger's worker thread only, but for `waiting`, which any thread may read.
+
+    A turn never gets into the ledger before its parent. `waiting` is as the last operation left it:
+    a turn that is being written does not wait.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
+        self.waiting = Waiting()
         self._ledger = ledger
         self._waiting: list[tuple[str, Turn]] = []
         self._records: dict[str, SessionRecord] = {}
         self._error: LedgerError | None = None
-
-    @property
-    def unsaved(self) -> int:
-        """Turns that are only in memory."""
-        return len(self._waiting)
-
-    @property
-    def unsaved_by_session(self) -> dict[str, int]:
-        """By session id, only those that have any."""
-        return dict(Counter(session for session, _ in self._waiting)) if self._waiting else {}
-
-    @property
-    def error(self) -> LedgerError | None:
-        """Why turns wait; None when none do."""
-        return self._error
 
     def commit(self, session: SessionRecord, *turns: Turn) -> bool:
         """Whether the turns are durable now. If not, they wait here, behind those before them."""
@@ -49,18 +51,22 @@ class Journal:
         A turn that the ledger can never take holds up only its own session.
         """
         self._error, left, stuck = None, [], set[str]()
-        for session, turn in self._waiting:
-            if self._unwritable or session in stuck or not self._write(session, turn):
-                stuck.add(session)
-                left.append((session, turn))
-        self._waiting = left
-        return self._settle()
+        try:
+            for session, turn in self._waiting:
+                if self._unwritable or session in stuck or not self._write(session, turn):
+                    stuck.add(session)
+                    left.append((session, turn))
+            self._waiting = left
+        finally:
+            self._settle()
+        return len(self._waiting)
 
-    def update(self, session: SessionRecord) -> None:
+    def update(self, session: SessionRecord, fields: Collection[str]) -> None:
         """As the ledger does, also for a session that has no row yet."""
-        self._ledger.update(session)
-        if session.id in self._records:
-            self._records[session.id] = session
+        self._ledger.update(session, fields)
+        if (known := self._records.get(session.id)) is not None:
+            changed = {name: getattr(session, name) for name in fields}
+            self._records[session.id] = replace(known, **changed)
 
     def delete(self, session: SessionRecord) -> None:
         """The session, its turns and those that wait. After a LedgerError nothing has changed."""
@@ -105,8 +111,8 @@ class Journal:
             return False
         return True
 
-    def _settle(self) -> int:
-        left = {session for session, _ in self._waiting}
+    def _settle(self) -> None:
+        left = Counter(session for session, _ in self._waiting)
         self._records = {id_: record for id_, record in self._records.items() if id_ in left}
         self._error = self._error if self._waiting else None
-        return len(self._waiting)
+        self.waiting = Waiting(dict(left), self._error)

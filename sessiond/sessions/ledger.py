@@ -9,11 +9,11 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, event, insert, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 from sqlmodel import Session, create_engine, select
@@ -131,14 +131,14 @@ class Ledger:
 
     def create(self, session: SessionRecord, turns: Sequence[Turn] = ()) -> None:
         """With turns, parents first. Raises Conflict if the name is taken."""
-        rows = [_turn_row(session, turn) for turn in turns]
+        rows = [_turn_row(session, turn).model_dump() for turn in turns]
         with self._transaction("written") as db:
             if db.exec(select(SessionRow).where(SessionRow.name == session.name)).first():
                 raise Conflict(f"There is a session {session.called!r} already.", param="name")
             db.add(session_row(session))
-            for row in rows:
-                db.flush()
-                db.add(row)
+            db.flush()
+            if rows:
+                db.connection().execute(insert(TurnRow), rows)
 
     def fronts(self, last: int) -> dict[str, tuple[str, ...]]:
         """The fronts that stay, by key; of more than `last` those made first are forgotten."""
@@ -162,12 +162,14 @@ class Ledger:
                 made = json.dumps(list(texts), ensure_ascii=False)
                 db.add(FrontRow(key=key, texts=made, created=time.time()))
 
-    def update(self, session: SessionRecord) -> bool:
-        """Name, policy, title, pin and the rest, by id. False if the session has no row yet."""
+    def update(self, session: SessionRecord, fields: Collection[str]) -> bool:
+        """Write these fields of the record, by id. False if the session has no row yet."""
+        changed = session_row(session)
         with self._transaction("written") as db:
-            if db.get(SessionRow, session.id) is None:
+            if (row := db.get(SessionRow, session.id)) is None:
                 return False
-            db.merge(session_row(session))
+            for name in fields:
+                setattr(row, name, getattr(changed, name))
             return True
 
     def touch(self, name: str, now: float) -> None:

@@ -91,17 +91,22 @@ class Lifecycle:
         self._history = History(time.time())
         self._anatomist = Anatomist(register)
         self._draining = asyncio.Event()
-        self._host = ModelHost(
+        self._host = host = ModelHost(
             load, self._begin_chores, self._let_go, self._draining, limits.load_wait
         )
-        self._warming = Warming(register, lambda: self._limits.warm)
+        self._warming = Warming(
+            register,
+            lambda: self._limits.warm,
+            lambda known: self._overview.summary(known, host.shelf),
+        )
         self._chores = Chores(
             register, self._floor, lambda: self._limits, self._spawn, self._host.calm
         )
         self._stopping: asyncio.Task[StopReport] | None = None
         self._turns: dict[asyncio.Task[None], TurnTask] = {}
         self._busy: dict[str, asyncio.Event] = {}
-        self._end = Stopping(register, self._host, self._floor, self._turns, self._busy)
+        self._pins = Pins(register, lambda: self.store)
+        self._end = Stopping(register, host, self._floor, self._turns, self._busy, self._pins)
         alone = partial(self._alone, verb="pruned", needs_model=False)
         around = Surroundings(self._host, self._floor, alone, self._overview, self._retries)
         self.pruner = Pruner(register, around, limits.keep)
@@ -115,6 +120,7 @@ class Lifecycle:
         self._desk.clear()
         await self._register.open()
         self._housekeeping = self._spawn(self.pruner.watch(self._draining))
+        self._pins.start(self._spawn, self._host.calm)
         self._host.start()
 
     def progressed(self, share: float) -> None:
@@ -161,6 +167,12 @@ class Lifecycle:
         self._host.calm.stir()
         self._overview.rules = rules
         self.pruner.keep = limits.keep
+
+    async def resize(self, limits: Callable[[int], tuple[int, int]]) -> None:
+        """As `Pins` has it. There may be room then for what there was none."""
+        await self._pins.resize(limits)
+        self._warming.has_room()
+        self._host.calm.stir()
 
     async def ready(self) -> None:
         await self._host.ready()
@@ -260,6 +272,7 @@ class Lifecycle:
         self._host.calm.stir()
         if change.name in (None, name):
             await self._register.change(name, **fields)
+            await self._pins.told()
             return await self.summary(name)
         return await self._rename(name, str(change.name), fields)
 
@@ -268,6 +281,7 @@ class Lifecycle:
             async with self._new_to_itself(new):
                 await self._register.rename(name, new, **fields)
             self._retries.forget(name)
+        await self._pins.told()
         return await self.summary(new)
 
     async def compact(self, name: str) -> SessionSummary:
@@ -285,9 +299,18 @@ class Lifecycle:
         return await self._desk.export(name, state=state)
 
     async def import_session(
-        self, file: AsyncIterator[bytes], name: str | None, naming: Naming, *, state: bool
+        self,
+        file: AsyncIterator[bytes],
+        name: str | None,
+        naming: Naming,
+        *,
+        state: bool,
+        trusted: bool = True,
+        size: int = 0,
     ) -> ImportReport:
-        return await self._desk.import_session(file, name, naming, state=state)
+        return await self._desk.import_session(
+            file, name, naming, state=state, trusted=trusted, size=size
+        )
 
     async def delete(self, name: str) -> None:
         await self._host.unloaded()
@@ -367,7 +390,7 @@ class Lifecycle:
 
     @property
     def _problem(self) -> str:
-        shelved = self._machine.store.trouble if self._machine else ""
+        shelved = self.store.trouble if self.store else ""
         return " ".join(filter(None, (self._register.problem, shelved)))
 
     def _counts(self) -> Counts:
@@ -402,10 +425,10 @@ class Lifecycle:
         machine = loaded.machine
         self._floor.lines = len(machine.engine.core.sequences)
         host, warming, in_use = self._host, self._warming, self._in_use
+        warming.begin(machine.fingerprint.value)
         self._chores.begin(
             machine,
             lambda: self._floor.running > 0 or warming.active,
-            Pins(self._register, machine.store).watch(host.calm),
             host.unload_when_idle(lambda: self._limits.unload_after, in_use),
             warming.watch(
                 self._workshop, lambda: host.idle_s(in_use), self._limits.warm_after, host.calm
@@ -413,9 +436,10 @@ class Lifecycle:
         )
 
     def _in_use(self) -> bool:
-        """Whether anything has to do with the model, or waits for it."""
+        """Whether anything has to do with the model, waits for it, or would be lost with it."""
         under_way = self._turns or self._busy or self._floor.running or self._register.unsaved
-        saving = self._machine is not None and self._machine.saver.busy
+        saver = self._machine.saver if self._machine else None
+        saving = saver is not None and (saver.busy or saver.behind)
         return bool(under_way) or saving or self._floor.landing.locked()
 
     async def _let_go(self, machine: Machine, step: Callable[[], None] = lambda: None) -> Flushed:
@@ -446,6 +470,7 @@ class Lifecycle:
         await self._warming.interrupted()
         if needs_model:
             await self.ready()
+        self._host.refuse_if_draining()
         self._refuse_if_running(name, verb)
         async with self._to_itself(known.name):
             yield self._register[known.name]

@@ -34,7 +34,7 @@ class ModelHost:
         self,
         load: Callable[[], Awaitable[Loaded]],
         on_loaded: Callable[[Loaded], None],
-        let_go: Callable[[Machine], Awaitable[object]],
+        let_go: Callable[[Machine], Awaitable[Flushed]],
         draining: asyncio.Event,
         load_wait: float,
     ) -> None:
@@ -191,7 +191,13 @@ class ModelHost:
 
     async def _unload(self, machine: Machine) -> None:
         try:
-            await self._let_go(machine)
+            flushed = await self._let_go(machine)
+            if flushed.lost:
+                logger.warning(
+                    "State could not be saved when the model left memory, and will be evaluated"
+                    " again. Sessions: %d.",
+                    flushed.lost,
+                )
         except SessiondError as error:
             logger.error("Not all state was saved when the model left memory: %s", error)
         except Exception:

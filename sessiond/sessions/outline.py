@@ -40,12 +40,13 @@ def outline(turns: Sequence[TurnOutline], now: float) -> Outline:
     """Of one session; as its tree says it. `now` in Unix seconds."""
     parents, replaced = {turn.parent for turn in turns}, {turn.replaces for turn in turns}
     leaves = [turn for turn in turns if turn.number not in parents]
+    kept = [leaf for leaf in leaves if leaf.number not in replaced]
     prompt = sum(turn.prompt_tokens for turn in turns)
     return Outline(
         turns=len(turns),
         lines=len(leaves),
         hit_rate=sum(turn.cached for turn in turns) / prompt if prompt else 0.0,
-        end=_main([leaf for leaf in leaves if leaf.number not in replaced], now),
+        end=_main(kept or leaves, now),
     )
 
 

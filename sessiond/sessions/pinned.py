@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from sessiond.errors import InvalidRequest
 from sessiond.sessions.difference import front_length
 from sessiond.sessions.naming import full_name, owner_of
 from sessiond.sessions.news import News
+from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.transcript import Chat, Content, hash_parts
 from sessiond.sessions.tree import SessionTree
-from sessiond.sessions.volatility import Volatility
+from sessiond.sessions.volatility import SlowPattern, Volatility, shown
 
 KEPT, KEPT_KEYS = 256, 1024
 """Fronts, and keys of fronts as they came; the ones used longest ago go."""
@@ -41,19 +43,35 @@ class Fronts:
     def __init__(self, known: dict[str, Texts] | None = None) -> None:
         self._texts: OrderedDict[str, Texts] = OrderedDict(known or {})
         self._keys: OrderedDict[bytes, str] = OrderedDict()
+        self._slow: OrderedDict[str, tuple[Sequence[str], SlowPattern]] = OrderedDict()
 
     def pin(
-        self, owner: str, content: Content, names: Sequence[str], tree: SessionTree
+        self, record: SessionRecord, content: Content, names: Sequence[str], tree: SessionTree
     ) -> Pinned | None:
         """The request as it goes on: with the front of one of the session's own lines, else with
-        the one first seen in any session of `owner`. None where nothing may change. Changes
-        nothing.
+        the one first seen in any session of its owner. None where nothing may change. Changes
+        no front.
 
-        Raises InvalidRequest naming `pinned_front`.
+        `names` are of `record`, or the default. Once one of them has taken too long for a session,
+        they are refused for it until they are set anew: until they are another object. Raises
+        InvalidRequest naming `pinned_front`.
         """
         if not names or not isinstance(content, Chat):
             return None
-        volatility = Volatility(names)
+        before = self._slow.get(record.name)
+        if before and before[0] is names:
+            raise _still_refused(before[1])
+        try:
+            return self._pin(record.owner, content, Volatility(names), tree)
+        except SlowPattern as refusal:
+            if refusal.spent:
+                self._slow[record.name] = (names, refusal)
+                self._slow.move_to_end(record.name)
+            if len(self._slow) > KEPT_KEYS:
+                self._slow.popitem(last=False)
+            raise
+
+    def _pin(self, owner: str, content: Chat, volatility: Volatility, tree: SessionTree) -> Pinned:
         key, texts = self._key(owner, content, volatility), front_texts(content)
         begun = islice(_beginnings(tree), BEGINNINGS)
         own = dict.fromkeys(
@@ -94,6 +112,14 @@ class Fronts:
                 self._keys.popitem(last=False)
         self._keys.move_to_end(seen)
         return full_name(owner, self._keys[seen])
+
+
+def _still_refused(refusal: SlowPattern) -> InvalidRequest:
+    return InvalidRequest(
+        f"A pattern of pinned_front took too long for this session: {shown(refusal.name)}",
+        hint="Set pinned_front anew, without it or written so that it can match in one way only.",
+        param="pinned_front",
+    )
 
 
 def _beginnings(tree: SessionTree) -> Iterator[Chat]:

@@ -140,7 +140,10 @@ class Pruner:
         self.keep = keep
 
     async def watch(self, over: asyncio.Event) -> None:
-        """Looks every hour, for the first time some minutes after the start, until `over`."""
+        """Looks every hour, for the first time some minutes after the start, until `over`.
+
+        Whatever goes wrong, it is logged and looks again.
+        """
         wait = FIRST_S
         while not await _comes_within(over, wait):
             try:
@@ -149,6 +152,8 @@ class Pruner:
                 return
             except (LedgerError, StateError, EngineError) as error:
                 logger.warning("Housekeeping goes on in an hour: %s", error)
+            except Exception:
+                logger.exception("Housekeeping goes on in an hour.")
             wait = EVERY_S
 
     async def look(self, now: float, over: asyncio.Event | None = None) -> Pruned:

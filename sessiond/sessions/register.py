@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sessiond.errors import Conflict, LedgerError, SessionNotFound, Unavailable
-from sessiond.sessions.journal import Journal
+from sessiond.sessions.journal import Journal, Waiting
 from sessiond.sessions.ledger import Ledger
 from sessiond.sessions.naming import called, full_name
 from sessiond.sessions.outline import Outline, TurnOutline, outline
@@ -60,12 +60,14 @@ class Register:
 
     async def close(self) -> None:
         """What comes after it raises Unavailable. Turns that still wait are lost, loudly."""
-        if problem := self.problem:
-            logger.error("%s", problem)
+        loop, closing = asyncio.get_running_loop(), self._ledger.close
+        self._refuse_if_closed()
+        self._closed = True
         try:
-            await self._work(self._ledger.close)
+            await loop.run_in_executor(self._worker, closing)
         finally:
-            self._closed = True
+            if problem := self.problem:
+                logger.error("%s", problem)
             self._worker.shutdown()
 
     def __contains__(self, name: str) -> bool:
@@ -93,18 +95,15 @@ class Register:
     @property
     def unsaved(self) -> int:
         """Turns that are only in memory because the ledger could not be written."""
-        return self._journal.unsaved
+        return self._journal.waiting.count
 
     @property
     def problem(self) -> str:
         """How many turns are not saved, and why, or ""."""
-        if not (count := self.unsaved):
-            return ""
-        turns = "1 turn is" if count == 1 else f"{count} turns are"
-        return f"{turns} not saved, only in memory: {self._journal.error}"
+        return _worded(self._journal.waiting)
 
     def is_saved(self, record: SessionRecord) -> bool:
-        return record.id not in self._journal.unsaved_by_session
+        return record.id not in self._journal.waiting.turns
 
     async def tree(self, name: str) -> SessionTree:
         """The turns of a session; an empty tree if it has none yet. Raises LedgerError.
@@ -137,12 +136,18 @@ class Register:
                 yield self._unborn.setdefault(name, (new, tree))
 
     async def glance(self, name: str) -> SessionTree:
-        """As `tree`, for a look at one of many: it is not kept in memory for this."""
+        """As `tree`, for a look at one of many: it is not kept in memory for this.
+
+        Empty also for one that is being removed, which the ledger no longer has.
+        """
         if name in self._trees:
             return self._trees[name]
         if name not in self._records:
             return self._unborn[name][1] if name in self._unborn else SessionTree()
-        return await self._work(lambda: self._ledger.load(name))
+        try:
+            return await self._work(lambda: self._ledger.load(name))
+        except SessionNotFound:
+            return SessionTree()
 
     @property
     def directory(self) -> Path:
@@ -176,11 +181,15 @@ class Register:
             raise
 
     async def change(self, name: str, **fields: Any) -> None:
-        """Set fields of the session's record. Raises SessionNotFound, LedgerError."""
+        """Set fields of the session's record; turns that are committed meanwhile set theirs.
+
+        Raises SessionNotFound, LedgerError.
+        """
         async with self._changing:
             changed = replace(self[name], **fields)
-            await self._work(lambda: self._journal.update(changed))
-            self._records[name] = changed
+            await self._work(lambda: self._journal.update(changed, fields))
+            if self[name].id == changed.id:  # else it was removed, and made anew
+                self._records[name] = replace(self[name], **fields)
 
     def refuse_taken(self, name: str) -> None:
         """Raises Conflict where there is a session of this name, or its first turn is under way."""
@@ -197,7 +206,7 @@ class Register:
         try:
             async with self._changing:
                 changed = replace(self[name], name=new, **fields)
-                await self._work(lambda: self._journal.update(changed))
+                await self._work(lambda: self._journal.update(changed, ["name", *fields]))
                 del self._records[name]
                 self._records[new] = changed
                 if (tree := self._trees.pop(name, None)) is not None:
@@ -364,15 +373,16 @@ class Register:
         """Let go of the trees used longest ago that can be read again."""
         if len(self._trees) <= KEPT_TREES:
             return
-        unsaved = self._journal.unsaved_by_session
+        unsaved = self._journal.waiting.turns
         for name in list(self._trees)[:-KEPT_TREES]:
             if not self._in_use[name] and self._records[name].id not in unsaved:
                 del self._trees[name]
 
     def _say_so(self) -> None:
         """In the log, once when turns begin to wait and once when none does any more."""
-        if problem := self.problem:
-            self._trouble.begins(problem, cause=str(self._journal.error))
+        waiting = self._journal.waiting
+        if problem := _worded(waiting):
+            self._trouble.begins(problem, cause=str(waiting.error))
         else:
             self._trouble.ends()
 
@@ -381,6 +391,16 @@ class Register:
         return {id_: outline(turns, now) for id_, turns in self._ledger.outlines().items()}
 
     async def _work(self, function: Callable[[], T]) -> T:
+        self._refuse_if_closed()
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function)
+
+    def _refuse_if_closed(self) -> None:
         if self._closed:
             raise Unavailable("sessiond is stopping.", hint="Try again in a moment.")
-        return await asyncio.get_running_loop().run_in_executor(self._worker, function)
+
+
+def _worded(waiting: Waiting) -> str:
+    if not (count := waiting.count):
+        return ""
+    turns = "1 turn is" if count == 1 else f"{count} turns are"
+    return f"{turns} not saved, only in memory: {waiting.error}"

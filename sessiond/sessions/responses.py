@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
-from sessiond.errors import LedgerError, NotFound
+import orjson
+from pydantic import Field, TypeAdapter, ValidationError
+
+from sessiond.errors import NotFound
+from sessiond.sessions.depth import DEPTH, is_deeper
 from sessiond.sessions.parts import Called, Part, Said, Thought
 from sessiond.sessions.transcript import Chat, Message, as_seen
 from sessiond.sessions.tree import SessionTree, Turn
@@ -16,6 +20,32 @@ from sessiond.sessions.turn import StoredResponse
 
 class ResponseNotFound(NotFound):
     code = "response_not_found"
+
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+_Written = tuple[Literal["said", "thought"], str] | tuple[Literal["called"], str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """What the route that answers writes of a response; it may write more."""
+
+    created: Count = 0
+    instructed: bool = False
+    summarises: bool = False
+    encrypts: bool = False
+    echoed: dict[str, Any] = field(default_factory=dict)
+    namespaces: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealed:
+    fields: _Fields
+    output: tuple[_Written, ...]
+    reasoning_tokens: Count
+
+
+_SEALED = TypeAdapter(_Sealed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +75,7 @@ def sealed(fields: str, parts: Iterable[Part], reasoning_tokens: int = 0) -> str
 
 
 def stored_response(response: str, session: str, tree: SessionTree, number: int) -> StoredResponse:
-    """Raises ResponseNotFound for a turn that answered no chat, LedgerError for a damaged one."""
+    """Raises ResponseNotFound for a turn that answered no chat, and for a damaged response."""
     turn, conversation = tree[number], tree.conversation(number)
     if not isinstance(conversation, Chat):
         raise not_found(response)
@@ -77,7 +107,7 @@ def is_sound(turn: Turn) -> bool:
     """Whether what is kept of its response, if it has one, can be read."""
     try:
         return bool(_kept(turn))
-    except LedgerError:
+    except ResponseNotFound:
         return False
 
 
@@ -87,26 +117,36 @@ def _written(part: Part) -> list[str]:
     return ["said" if isinstance(part, Said) else "thought", part.text]
 
 
-def _read(kind: str, *fields: str) -> Part:
-    if kind == "called":
-        return Called(*fields)
-    return Said(*fields) if kind == "said" else Thought(*fields)
+def _read(written: _Written) -> Part:
+    if written[0] == "called":
+        return Called(*written[1:])
+    return Said(written[1]) if written[0] == "said" else Thought(written[1])
 
 
 def _kept(turn: Turn) -> _Kept:
+    """Raises ResponseNotFound where it is not as `sealed` writes it."""
     if not turn.response:
         return _Kept({})
     try:
-        data = json.loads(turn.response)
-        output = tuple(_read(*part) for part in data["output"])
-        return _Kept(dict(data["fields"]), output, int(data["reasoning_tokens"]))
-    except (ValueError, KeyError, TypeError) as cause:
-        raise LedgerError(f"The response of turn {turn.number} is damaged.") from cause
+        data = orjson.loads(turn.response)
+        found = _SEALED.validate_json(orjson.dumps(data), strict=True)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, ValidationError) as cause:
+        raise _damaged(turn) from cause
+    if is_deeper(data["fields"], DEPTH + 2):
+        raise _damaged(turn)
+    return _Kept(data["fields"], tuple(map(_read, found.output)), found.reasoning_tokens)
+
+
+def _damaged(turn: Turn) -> ResponseNotFound:
+    return ResponseNotFound(
+        f"The response of turn {turn.number} is damaged.", hint="Its turn is still there."
+    )
 
 
 def _shown(turn: Turn) -> list[list[str]]:
     """For each of its messages and its reply, the ids that calls were shown with; [] if unknown."""
-    called = [part.id for part in _kept(turn).output if isinstance(part, Called)]
+    output = _kept(turn).output if is_sound(turn) else ()
+    called = [part.id for part in output if isinstance(part, Called)]
     return [*([] for _ in turn.roles), called]
 
 

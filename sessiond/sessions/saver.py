@@ -61,7 +61,9 @@ class Flushed:
 
 
 class Saver:
-    """Event loop only. `whole` models are saved at park and stop only, in one piece."""
+    """Event loop only. `whole` models are saved at park and stop only, in one piece. `behind`: when
+    it was tried last, not all could be saved, though the store is there to keep something.
+    """
 
     def __init__(
         self,
@@ -86,6 +88,7 @@ class Saver:
         self._collected = time.monotonic()
         self._resting = False
         self._dozing = False
+        self.behind = False
 
     def active(self) -> None:
         """A turn began or ended."""
@@ -124,10 +127,10 @@ class Saver:
 
     async def save_all(self) -> None:
         """Every resident line, as far as it is not on disk yet."""
-        for view in await self._engine.views():
-            if len(view.tokens) and not self.whole:
-                await self.save(view)
-        await self._checkpoints.write()
+        views = [view for view in await self._engine.views() if len(view.tokens)]
+        saved = [await self.save(view) for view in views if not self.whole]
+        lost = await self._checkpoints.write()
+        self.behind = self._store.quota > 0 and (not all(saved) or len(lost) > 0)
 
     async def save_for_stop(self, step: Callable[[], None] = lambda: None) -> Flushed:
         """As `save_all`, whole blobs too, and synced to the disk; `step` is called for every line.

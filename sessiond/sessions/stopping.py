@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sessiond.sessions.floor import Floor
 from sessiond.sessions.lander import Machine
 from sessiond.sessions.model_host import ModelHost
+from sessiond.sessions.pins import Pins
 from sessiond.sessions.register import Register
 from sessiond.sessions.saver import Flushed
 from sessiond.sessions.turn_task import TurnTask
@@ -46,6 +47,7 @@ class Stopping:
         floor: Floor,
         turns: Mapping[asyncio.Task[None], TurnTask],
         busy: Mapping[str, asyncio.Event],
+        pins: Pins,
     ) -> None:
         """`turns` are under way, sessions of `busy` on their way in or out; both change."""
         self._register = register
@@ -53,6 +55,7 @@ class Stopping:
         self._floor = floor
         self._turns = turns
         self._busy = busy
+        self._pins = pins
         self._steps = 0
 
     @property
@@ -70,9 +73,11 @@ class Stopping:
         began = time.monotonic()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._register.close)
+            stack.push_async_callback(self._pins.close)
             ended, cut, refused = await self._end_turns(drain)
             await self._host.settle()
             await self._register.retry()
+            await self._pins.close()
             flushed, machine = Flushed(), self._host.machine
             if self._host.shelf is not None:
                 stack.callback(self._host.shelf.store.close)

@@ -26,7 +26,7 @@ async def find_unnamed(owner: str, content: Content, register: Register, rules: 
         except LedgerError as error:
             logger.warning("An unnamed session is passed over: %s", error)
             continue
-        pinned = register.fronts.pin(owner, content, rules.pinned_front_of(record), tree)
+        pinned = register.fronts.pin(record, content, rules.pinned_front_of(record), tree)
         match = tree.match(pinned.content if pinned else content)
         extent = match.matched_messages + match.matched_characters
         if extent > depth:

@@ -247,7 +247,9 @@ class SessionTree:
 
         Of a line and its compaction it is the compaction, until the line is gone on with.
         """
-        leaves = [self._places[number] for number in self.leaves() if number not in self._replaced]
+        numbers = self.leaves()
+        kept = [number for number in numbers if number not in self._replaced]
+        leaves = [self._places[number] for number in kept or numbers]
         recent = [leaf for leaf in leaves if now - leaf.turn.created <= DAY_S]
         if recent:
             return max(recent, key=lambda leaf: (leaf.length, leaf.turn.created)).turn.number
@@ -377,6 +379,8 @@ class SessionTree:
             own = np.concatenate((turn.prompt_tokens, turn.reply_tokens))
             pieces.append(own[: max(0, wanted - turn.kept)])
             wanted = min(wanted, turn.kept)
+            if not wanted:
+                break
         joined = as_tokens(np.concatenate(pieces[::-1]))
         joined.flags.writeable = False
         return joined

@@ -395,10 +395,20 @@ class Turns(Protocol):
         ...
 
     async def import_session(
-        self, file: AsyncIterator[bytes], name: str | None, naming: Naming, *, state: bool
+        self,
+        file: AsyncIterator[bytes],
+        name: str | None,
+        naming: Naming,
+        *,
+        state: bool,
+        trusted: bool = True,
+        size: int = 0,
     ) -> ImportReport:
         """A session from such a file, under this name or the one in the file; its state, unless it
         is not wanted, as far as it is of this model and fits. Waits for the model as `ready` does.
+
+        Of who is not `trusted` neither state is taken nor ids of responses: the first could be
+        anything, and the others would tell whether they are known. `size` bytes are announced.
 
         Raises Conflict if the name is taken, InvalidExport, BodyTooLarge: before anything has
         changed.

@@ -291,7 +291,7 @@ class TurnTask:
 
     def _pinned(self, shop: Workshop, tree: SessionTree, record: SessionRecord) -> Pinned | None:
         names = shop.rules.pinned_front_of(record)
-        return shop.register.fronts.pin(record.owner, self.request.content, names, tree)
+        return shop.register.fronts.pin(record, self.request.content, names, tree)
 
     def _review(
         self,

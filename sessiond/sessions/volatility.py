@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from functools import lru_cache
 from re import Pattern
-from time import process_time
+from time import thread_time
 
 import regex
 
@@ -16,9 +15,9 @@ from sessiond.errors import InvalidRequest
 from sessiond.sessions.cause import VOLATILE
 
 PATTERNS, PATTERN_LENGTH = 32, 500
-TIMEOUT_S = 0.25 * min(8, os.cpu_count() or 1)
-"""For all given patterns of one request, since everybody waits for them. Of the processor time of
-the whole process, as `regex` counts it: the model's threads may be at work beside them.
+TIMEOUT_S = 0.25
+"""Of processor time for all given patterns of one request, since everybody waits for them. One
+search is cut off earlier while the model's threads work: `regex` counts those of all threads.
 """
 BUILT_IN: dict[str, Pattern[str]] = {
     "clock": VOLATILE["clock"],
@@ -27,9 +26,28 @@ BUILT_IN: dict[str, Pattern[str]] = {
 }
 REPEATS = 10_000
 _COUNTED = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
-_LEAST_S = 0.001
+_ESCAPED = re.compile(r"\\(?:[pPN]\{[^}]*\}|.)", re.DOTALL)
+_UNBOUNDED = {
+    "recursion": re.compile(r"\(\?(?:R|&|P>|[+-]?\d)"),
+    "fuzzy matching": re.compile(r"\{(?=[^{}]*[eids])[^{}]*\}"),
+    "the flags b, e and p": re.compile(r"\(\?[A-Za-z01]*[bep][A-Za-z01]*[-:)]"),
+}
+"""What takes long between two looks at the clock, or always."""
 _SLOT = "\x00"
 _SHOWN = 60
+
+
+class SlowPattern(InvalidRequest):
+    """A pattern took too long. `spent` is whether it had all the time there is for one request."""
+
+    def __init__(self, name: str, spent: bool) -> None:
+        super().__init__(
+            f"A pattern of pinned_front takes too long on this system prompt: {shown(name)}",
+            hint="Write it so that no part of it can match the same text in several ways.",
+            param="pinned_front",
+        )
+        self.name = name
+        self.spent = spent
 
 
 class Volatility:
@@ -44,25 +62,24 @@ class Volatility:
         self._given = {name: _compiled(name) for name in names if name not in BUILT_IN}
 
     def mask(self, text: str) -> str:
-        """The text without what may change. Raises InvalidRequest where a pattern takes too long
-        for it.
-        """
+        """The text without what may change. Raises SlowPattern."""
         for name in self.names:
             built_in = BUILT_IN.get(name)
             text = built_in.sub(_SLOT, text) if built_in else self._without(name, text)
         return text
 
     def _without(self, name: str, text: str) -> str:
-        began = process_time()
+        if self._left_s <= 0:
+            raise SlowPattern(name, spent=True)
+        began = thread_time()
         try:
-            return self._given[name].sub(_SLOT, text, timeout=max(self._left_s, _LEAST_S))
+            return self._given[name].sub(_SLOT, text, timeout=self._left_s)
         except (TimeoutError, MemoryError) as error:
-            raise _invalid(
-                f"A pattern of pinned_front takes too long on this system prompt: {_shown(name)}",
-                "Write it so that no part of it can match the same text in several ways.",
-            ) from error
+            took = thread_time() - began
+            spent = took > self._left_s / 2 or isinstance(error, MemoryError)
+            raise SlowPattern(name, spent) from error
         finally:
-            self._left_s -= process_time() - began
+            self._left_s -= thread_time() - began
 
 
 @lru_cache(maxsize=256)
@@ -74,14 +91,20 @@ def _compiled(name: str) -> regex.Pattern[str]:
         )
     if _repeats(name) > REPEATS:
         raise _invalid(
-            f"A pattern of pinned_front repeats its parts too often: {_shown(name)}",
+            f"A pattern of pinned_front repeats its parts too often: {shown(name)}",
             f"Its counts in braces may multiply to {REPEATS} at most.",
+        )
+    plain = _ESCAPED.sub("", name)
+    if found := [what for what, how in _UNBOUNDED.items() if how.search(plain)]:
+        raise _invalid(
+            f"A pattern of pinned_front uses {found[0]}: {shown(name)}",
+            "Leave that out; before a brace that is meant as one goes a backslash.",
         )
     try:
         return regex.compile(name, regex.MULTILINE)
     except (regex.error, RecursionError, OverflowError, MemoryError) as error:
         raise _invalid(
-            f"A pattern of pinned_front is not a regular expression: {_shown(name)} ({error})",
+            f"A pattern of pinned_front is not a regular expression: {shown(name)} ({error})",
             "Use clock, date, id, or a regular expression.",
         ) from error
 
@@ -96,5 +119,5 @@ def _invalid(message: str, hint: str) -> InvalidRequest:
     return InvalidRequest(message, hint=hint, param="pinned_front")
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
     return name if len(name) <= _SHOWN else name[: _SHOWN - 1] + "…"

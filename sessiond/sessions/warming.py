@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -58,16 +58,33 @@ class _Candidate:
         return self.composed.prompt
 
 
+@dataclass(frozen=True, slots=True)
+class _Lack:
+    """Why state was missing that was looked for, of a session last `used` then (Unix seconds)."""
+
+    used: float
+    reason: str
+
+
 class Warming:
     """Event loop only. Each session is made anew at most once, whatever comes of it."""
 
-    def __init__(self, register: Register, most: Callable[[], int]) -> None:
-        """`most` sessions at a time are looked at: pinned ones first, then those used last."""
+    def __init__(
+        self,
+        register: Register,
+        most: Callable[[], int],
+        seen: Callable[[SessionRecord], Awaitable[object]],
+    ) -> None:
+        """`most` sessions at a time are looked at: pinned ones first, then those used last. `seen`
+        is called for each whose state is there, though its last turn says otherwise.
+        """
         self._register = register
         self._most = most
+        self._seen = seen
+        self._fingerprint = ""
         self._settled: set[str] = set()
         self._begun: set[str] = set()
-        self._lacking: dict[str, str] = {}
+        self._lacking: dict[str, _Lack] = {}
         self._anew: dict[str, tuple[float, Plan]] = {}
         self._current: str | None = None
         self._execution: Execution | None = None
@@ -84,8 +101,20 @@ class Warming:
 
     @property
     def warmth(self) -> Warmth:
-        waiting = 0 if self._full else len(self._waiting())
-        return Warmth(waiting, self._sessions, self._tokens)
+        """Of sessions that were not looked at yet nothing is known: they do not wait."""
+        lacking = [] if self._full else [r for r in self._waiting() if self._lack(r)]
+        return Warmth(len(lacking), self._sessions, self._tokens)
+
+    def begin(self, fingerprint: str) -> None:
+        """A model was loaded: what was found under another fingerprint is of no use."""
+        if fingerprint != self._fingerprint:
+            for known in (self._settled, self._begun, self._lacking, self._anew):
+                known.clear()
+            self._fingerprint, self._full = fingerprint, False
+
+    def has_room(self) -> None:
+        """There may be room now where there was none."""
+        self._full = False
 
     def interrupt(self) -> None:
         """Somebody wants the model."""
@@ -106,7 +135,8 @@ class Warming:
             await calm.pause(left, busy=left > _LOOK_S)
             self._asked.clear()
             while idle() >= after and not self._full and (waiting := self._waiting()):
-                await self._try(waiting[0], shop())
+                unknown = [record for record in waiting if not self._lack(record)]
+                await self._try((unknown or waiting)[0], shop())
                 if self._asked.is_set():
                     break
 
@@ -128,7 +158,7 @@ class Warming:
         if summary.name not in self._register:
             return summary
         record = self._register[summary.name]
-        reason = self._lacking.get(record.id, summary.reason)
+        reason = self._lack(record) or summary.reason
         if record.id == self._current:
             return replace(summary, reason=f"{reason}, {READING}")
         if record.id in waiting and reason in FOREIGN and summary.state == "ledger":
@@ -138,6 +168,11 @@ class Warming:
             return summary
         back_in = shelf.rates.restore.ms(prospect.restored_bytes) if shelf else 0.0
         return replace(summary, reason="", state="disk", back_in_ms=back_in)
+
+    def _lack(self, record: SessionRecord) -> str:
+        """Why its state is missing, "" where that is not known since it was used last."""
+        lack = self._lacking.get(record.id)
+        return lack.reason if lack is not None and lack.used == record.last_used else ""
 
     def _waiting(self) -> list[SessionRecord]:
         since = time.time() - WEEK_S
@@ -162,16 +197,19 @@ class Warming:
         self._lacking.pop(record.id, None)
 
     async def _settle(self, record: SessionRecord, shop: Workshop) -> bool:
-        """False if it is to be tried again later."""
+        """False if it is to be tried again later: all are looked at before any is made anew."""
         candidate = await self._look(record, shop)
         if candidate is None:
             return True
         found = await self._prospect(candidate, shop.machine)
         if found.position < len(candidate.prompt) - 1:
+            if not self._lack(record):
+                self._lacking[record.id] = _Lack(record.last_used, candidate.reason)
+                return False
             if not await self._has_room(candidate, shop.machine):
                 self._stop_for_want_of_room()
                 return False
-            self._current, self._lacking[record.id] = record.id, candidate.reason
+            self._current = record.id
             if not await self._make(candidate, shop):
                 return False
             found = await self._prospect(candidate, shop.machine)
@@ -181,6 +219,8 @@ class Warming:
             logger.info("The state of a session was made anew: %d tokens.", len(candidate.prompt))
         if not len(candidate.composed.known):
             self._anew[record.id] = (record.last_used, found)
+        with suppress(SessiondError):
+            await self._seen(record)
         return True
 
     async def _look(self, record: SessionRecord, shop: Workshop) -> _Candidate | None:

@@ -7,7 +7,14 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from sessiond.errors import StateDamaged, StateError, StateMissing, StoreCorrupt, StoreFailed
+from sessiond.errors import (
+    StateDamaged,
+    StateError,
+    StateForeign,
+    StateMissing,
+    StateNewer,
+    StoreCorrupt,
+)
 from sessiond.store.chain import Kind
 from sessiond.store.envelope import read_header
 from sessiond.store.files import BLOCKS, SHELVES, shelf_of
@@ -89,14 +96,12 @@ def _everything(vault: Vault) -> Iterator[Record]:
 def _verified(vault: Vault, record: Record, seen: StoreVerify) -> StoreVerify:
     try:
         vault.fetch(record)
-    except StoreFailed:
-        raise
     except StateMissing:
         with vault.lock:
             current = vault.index.get(record.key)
-        gone = current is not None and current.state is State.MISSING
+        gone = current is not None and current.state in (State.MISSING, State.PRESENT)
         return replace(seen, missing=(*seen.missing, record.key)) if gone else seen
-    except StateError:
+    except (StateDamaged, StateForeign, StateNewer):
         return replace(seen, damaged=(*seen.damaged, record.key))
     block = record.kind is Kind.BLOCK
     return replace(

@@ -246,6 +246,12 @@ class Index:
             wanted = select(func.count()).select_from(Entry).where(~PRESENT)
             return int(connection.execute(wanted).scalar_one())
 
+    def evicted(self) -> list[Record]:
+        """Tombstones of what had to go for want of room."""
+        with self._reading() as connection:
+            rows = connection.execute(select(*COLUMNS).where(col(Entry.state) == State.EVICTED))
+            return [record_of(row) for row in rows]
+
     def last_tick(self) -> int:
         with self._reading() as connection:
             wanted = select(func.max(col(Entry.last_used))).where(PRESENT)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from humanize import naturalsize
 
+_NOTHING = 1 << 20
+"""Fewer bytes are about none: a database needs some for every change."""
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -60,6 +63,14 @@ def disk_failure(error: OSError, directory: Path) -> str:
     return f"{why}: {directory}. Look whether that disk is well (dmesg)."
 
 
+def is_full(directory: Path) -> bool:
+    """SQLite calls it an input or output error, too, where its shared memory finds no room."""
+    try:
+        return shutil.disk_usage(directory).free < _NOTHING
+    except OSError:
+        return False
+
+
 def free_in(directory: Path) -> str:
     """`1.2 GiB free in /x`; of the nearest directory there is. Never raises."""
     for place in (directory, *directory.parents):
@@ -81,10 +92,11 @@ def database_hint(error: BaseException | None, path: Path) -> str:
     """The way out where a disk, not SQLite, is at fault; else ""."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     folder = path.parent
-    if code == sqlite3.SQLITE_FULL:
+    of_disk = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+    if code == sqlite3.SQLITE_FULL or (code in of_disk and is_full(folder)):
         return f"{free_in(folder)}. Free some space there."
     if code == sqlite3.SQLITE_READONLY:
         return f"Make {folder} writable again: it may be mounted read-only."
-    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+    if code in of_disk:
         return f"{free_in(folder)}. Look whether that disk is well (dmesg)."
     return ""

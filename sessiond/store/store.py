@@ -186,6 +186,11 @@ class Store:
         return self._vault.drop(keys)
 
     @property
+    def quota(self) -> int:
+        """Bytes that all files together may have; on the way to a smaller quota still more."""
+        return self._vault.quota
+
+    @property
     def written(self) -> int:
         """Bytes of files written since it was opened, by all owners."""
         return self._vault.bytes_written
@@ -199,14 +204,15 @@ class Store:
 
     @_usable()
     def resize(self, quota: int, keep_free: int) -> None:
-        """New limits in bytes, kept from now on: what exceeds them is evicted at once."""
+        """New limits in bytes: what exceeds them is evicted before it returns. Others get their
+        turn in between. One at a time."""
         self._vault.resize(quota, keep_free)
 
     @_usable()
     def collect(self, fingerprints: Collection[str], before: float) -> int:
         """Removes state not used since then, Unix seconds, of fingerprints that are neither among
         these nor the store's own; and temporary files that nobody writes. How many states went."""
-        return self._vault.collect({*fingerprints, self.fingerprint}, int(before * 1e9))
+        return self._vault.collect({*fingerprints, self.fingerprint}, int(max(0.0, before) * 1e9))
 
     @property
     def trouble(self) -> str:
@@ -260,6 +266,7 @@ class Store:
         self._pool.shutdown(cancel_futures=True)
         with self._vault.lock:
             vault = self._vault
+            vault.closed = True
             vault.index.close(None if vault.writing else vault.totals)
 
     def _get_ready(self) -> None:

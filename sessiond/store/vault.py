@@ -10,9 +10,10 @@ import errno
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from threading import RLock
 
@@ -31,6 +32,10 @@ from sessiond.store.trouble import Trouble
 
 _BAD_FILE = (errno.EIO, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EBADMSG, errno.EUCLEAN)
 _WINDOW = 256
+_AT_ONCE = 64
+"""So many files are removed before others get the lock, when a smaller quota takes effect."""
+_BREATH_S = 0.001
+"""A thread that lets go of a lock and takes it again is faster than those that wait for it."""
 NOT_SAVED = "Model state is not saved, which costs time after a restart and nothing else:"
 logger = logging.getLogger(__name__)
 
@@ -52,11 +57,14 @@ class Vault:
         self.writing: dict[str, int] = {}
         self.bytes_written = 0
         self.spared = ""
+        self.closed = False
         self.totals = self.index.totals_then or self.index.totals()
         self._leases: Counter[str] = Counter()
         self._doomed: set[str] = set()
         self._pinned = self.index.pins()
         self._tick = self.index.last_tick()
+        if self.index.totals_then is None:
+            self._sweep()
 
     @property
     def bytes(self) -> int:
@@ -101,14 +109,16 @@ class Vault:
     def fetch(self, record: Record) -> memoryview:
         """The verified payload; the lock is not held while reading.
 
-        Raises StateMissing, StateDamaged, StateForeign or StateNewer, and the state is lost then;
-        or StoreFailed, and nothing is known about it."""
+        Raises StateMissing, StateDamaged, StateForeign or StateNewer, and the state is lost then,
+        whether the index has room to say so or not; or StoreFailed, and nothing is known about it.
+        """
         try:
             return self._verified(record)
         except StoreFailed:
             raise
         except StateError as error:
-            self.lose(record, State(error.reason))
+            with suppress(StoreFull):
+                self.lose(record, State(error.reason))
             raise
 
     def lose(self, record: Record, reason: State) -> None:
@@ -177,12 +187,46 @@ class Vault:
             STORE_PINNED.set(self.index.pinned_bytes() if wanted else 0)
 
     def resize(self, quota: int, keep_free: int) -> None:
-        """Evicts at once what the new limits leave no room for."""
+        """Evicts what the new limits leave no room for, a few at a time: until then the limits are
+        as far as that has come. Not twice at a time.
+        """
+        with self.lock:
+            if self.closed:
+                return
+            self.keep_free = keep_free
+            short = self._short_of_disk(0)
+            if self._victims(short, self._bound()) is None:
+                short = 0
+        while freed := self._approach(quota, keep_free, short):
+            short -= freed
+            time.sleep(_BREATH_S)
         with self.lock:
             self.quota, self.keep_free = quota, keep_free
-            self.shrink()
-            if chosen := self._victims(self._short_of_disk(0), self._bound()):
-                self._evict(chosen, "disk")
+            if not self.closed:
+                self._say_if_over()
+
+    def _approach(self, quota: int, keep_free: int, short: int) -> int:
+        """One step to these limits, `short` bytes below `keep_free`; how many bytes went."""
+        with self.lock:
+            self.keep_free = keep_free
+            over = self.bytes - quota
+            over -= self.quarantine.make_room(over)
+            chosen = [] if self.closed else self._first(max(over, short))
+            self._evict(chosen, "disk" if short > over else "quota")
+            self.quota = max(quota, self.bytes)
+            self.keep_free -= max(0, self._short_of_disk(0))
+            return sum(candidate.bytes for candidate in chosen)
+
+    def _first(self, need: int) -> list[Candidate]:
+        """What goes first of all that has to go for `need` bytes."""
+        window = _WINDOW
+        while need > 0:
+            candidates, bound = self.index.oldest(window), self._bound()
+            chosen = list(islice(least(candidates, need, bound), _AT_ONCE))
+            if chosen or len(candidates) < window:
+                return chosen
+            window *= 4
+        return []
 
     def shrink(self) -> None:
         """Evicts what a smaller quota leaves no room for; what is pinned or leased stays."""
@@ -192,8 +236,11 @@ class Vault:
                 over -= self.quarantine.make_room(over)
                 everything = self.index.oldest(-1)
                 self._evict(least(everything, over, self._bound()), "quota")
-            if self.bytes > self.quota:
-                self.trouble.begins(f"{NOT_SAVED} {self._room(0, disk=False)}", 1)
+            self._say_if_over()
+
+    def _say_if_over(self) -> None:
+        if self.bytes > self.quota:
+            self.trouble.begins(f"{NOT_SAVED} {self._room(0, disk=False)}", 1)
 
     def room_beside(self, fingerprint: str) -> int:
         """Bytes that can be written without evicting any state of this fingerprint."""
@@ -260,17 +307,49 @@ class Vault:
                 return chosen
             window *= 4
 
-    def _evict(self, chosen: Collection[Candidate], reason: str) -> None:
-        with self._unlinked(chosen) as keys:
-            self.index.bury(keys, State.EVICTED, self.tick())
+    def _evict(self, chosen: Sequence[Candidate], reason: str) -> None:
+        """Nothing goes that the index cannot say is gone, but the first: it makes room for that.
+
+        Raises StoreFull.
+        """
+        if not chosen:
+            return
+        records = self.index.records([candidate.key for candidate in chosen])
+        try:
+            self.index.bury(records, State.EVICTED, self.tick())
+        except StoreFull:
+            self._unlink(records[chosen[0].key])
+            self.index.bury(records, State.EVICTED, self.tick())
+        self._clear_away(list(records.values()))
         EVICTIONS.labels("disk", reason).inc(len(chosen))
+
+    def _clear_away(self, buried: list[Record]) -> None:
+        """The files of these; whose cannot be removed is there again."""
+        try:
+            while buried:
+                self._unlink(buried[-1])
+                gone = buried.pop()
+                self._account(gone.kind, gone.bytes, -1)
+        except OSError:
+            for record in buried:
+                self.index.add(record.identity, record.bytes, self.tick())
+            raise
+
+    def _sweep(self) -> None:
+        """Removes the files of evicted states that an end in between has left."""
+        for record in self.index.evicted():
+            if self.files.exists(record.kind, record.key):
+                self._unlink(record)
+
+    def _unlink(self, record: Record) -> None:
+        self.files.remove(shelf_of(record.kind), record.key[:2], record.key)
 
     @contextmanager
     def _unlinked(self, chosen: Collection[Candidate]) -> Iterator[list[str]]:
         """Removes the files, lets the caller change their rows, and only then frees their bytes."""
         records = self.index.records([candidate.key for candidate in chosen]).values()
         for record in records:
-            self.files.remove(shelf_of(record.kind), record.key[:2], record.key)
+            self._unlink(record)
         yield [record.key for record in records]
         for record in records:
             self._account(record.kind, record.bytes, -1)

@@ -216,7 +216,14 @@ class ScriptedTurns:
         return Exported(file_name(name), parts())
 
     async def import_session(
-        self, file: AsyncIterator[bytes], name: str | None, naming: Naming, *, state: bool
+        self,
+        file: AsyncIterator[bytes],
+        name: str | None,
+        naming: Naming,
+        *,
+        state: bool,
+        trusted: bool = True,
+        size: int = 0,
     ) -> ImportReport:
         self._fail()
         if name in self.sessions:

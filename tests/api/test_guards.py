@@ -58,6 +58,10 @@ def test_a_host_of_ours(host: str) -> None:
         "lan.test",
         "127.0.0.1@evil.com",
         "[evil.com]",
+        "[::1]evil.com",
+        "[127.0.0.1].evil.com:80",
+        "[::1",
+        "[::1]:80.evil.com",
         "::1evil",
     ],
 )

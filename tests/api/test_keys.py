@@ -47,6 +47,17 @@ def bearer(key: bytes) -> Headers:
 # --- the file
 
 
+def test_a_short_key_is_warned_of_by_its_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be an owner whose key was forgotten, which would be a key of the house."""
+    file = tmp_path / "keys"
+    file.write_text("bob a-key-that-is-long-enough\nalice\n")
+    Keys.read(file)
+    (warned,) = [record.getMessage() for record in caplog.records]
+    assert f"{file}, line 2," in warned and "alice" not in warned
+
+
 def test_a_line_is_a_key_an_owner_and_a_key_or_an_owner_and_a_hash(tmp_path: Path) -> None:
     hashed = Key.of("carol", b"sk-3")
     file = tmp_path / "keys"
@@ -68,6 +79,8 @@ def test_a_line_is_a_key_an_owner_and_a_key_or_an_owner_and_a_hash(tmp_path: Pat
         b"alice sha256:5EC2E7",
         b"alice sha256:" + b"g" * 64,
         b"alice SECRET\xff",
+        b"alice SHA256:5EC2E7",
+        b"alice SECRET\x00",
         b"alice sk-known",
     ],
 )

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -181,18 +181,34 @@ def test_bytes_that_come_get_time_and_answers_take_as_long_as_they_take(
     client: httpx.Client, turns: ScriptedTurns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Result: body and answer each take longer than the deadline, and all is well."""
-    monkeypatch.setattr(deadline, "RECEIPT_SECONDS", 0.1)
+    monkeypatch.setattr(deadline, "RECEIPT_SECONDS", 0.5)
     monkeypatch.setattr(deadline, "SLOWEST_BYTES_PER_SECOND", 20_000)
-    turns.slow = 0.1
+    turns.slow = 0.3
 
     def slowly() -> Iterator[bytes]:
-        for piece in (b'{"prompt":' + b" " * 40_000, b" ", b" ", b'"hi"}'):
+        for piece in (b'{"prompt":', *[b" " * 10_000] * 8, b'"hi"}'):
             yield piece
             time.sleep(0.1)
 
     headers = {"Content-Type": "application/json"}
     response = client.post("/v1/completions", content=slowly(), headers=headers)
     assert response.status_code == 200
+
+
+def test_a_burst_buys_no_silence(
+    url: str, turns: ScriptedTurns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came before counts for as long as the deadline, however much it was."""
+    monkeypatch.setattr(deadline, "RECEIPT_SECONDS", 0.2)
+    host, port = url.removeprefix("http://").split(":")
+    upload = HEAD.replace(b"/v1/completions", b"/v1/sessions/import")
+    upload = upload.replace(b"json", b"octet-stream") + b"Content-Length: 1000000000\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=5) as peer:
+        peer.sendall(upload + b"x" * 2_000_000)
+        with suppress(ConnectionResetError):
+            while peer.recv(65536):
+                pass
+    assert turns.sessions == {}
 
 
 def test_two_hundred_silent_connections_do_not_make_it_deaf(turns: ScriptedTurns) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -12,15 +13,18 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
+from sessiond.api import deadline
 from sessiond.api.keys import Key, Keys
 from sessiond.api.routing import ApiConfig
-from sessiond.errors import StoreFailed
+from sessiond.api.upload import MOST_AT_ONCE, Uploads
+from sessiond.errors import QueueFull, StoreFailed
 from sessiond.sessions.transfer.exporting import Exported
 from tests.api.conftest import LIMIT
 from tests.api.documented import judge
 from tests.api.living import living
 from tests.api.scripted import ScriptedTurns
 from tests.api.serving import until
+from tests.sessions.files import members_of, with_turns
 
 GOLDEN = Path(__file__).parents[1] / "sessions" / "golden" / "session-v1.sessiond"
 FILE = {"Content-Type": "application/octet-stream"}
@@ -173,18 +177,73 @@ def test_every_owner_has_their_own(tmp_path: Path) -> None:
         taken = client.post(IMPORT, content=file, headers=FILE | THEIRS)
         assert (taken.status_code, taken.json()["session"]["name"]) == (201, "work")
         assert taken.json()["session"]["owner"] == "bob"
-        assert taken.json()["state_taken"] > 0
+        told = taken.json()
+        assert (told["state_taken"], told["state_skipped"] > 0) == (0, True)
+        assert told["skipped_because"] == "only the administrator can import state"
         patched = client.patch("/v1/sessions/work", json={"name": "mine"}, headers=THEIRS)
         assert patched.json()["name"] == "mine"
         assert client.get("/v1/sessions/work", headers=OURS).json()["turns"] == 1
 
 
+def test_only_the_administrator_brings_state(tmp_path: Path) -> None:
+    """It reaches llama.cpp as it is. For an owner the administrator can bring it."""
+    keys = Keys((Key.of("ann", b"k1"), Key.of("", b"k3")))
+    with (
+        living(tmp_path, ApiConfig(keys=keys)) as url,
+        httpx.Client(base_url=url, timeout=30, trust_env=False) as client,
+    ):
+        said(client, "work", **OURS)
+        file = client.get("/v1/sessions/work/export", headers=OURS).content
+        headers = FILE | {"X-Api-Key": "k3", "X-Sessiond-Owner": "ann"}
+        taken = client.post(IMPORT, content=file, headers=headers, params={"name": "more"})
+        assert taken.json()["state_taken"] > 0
+        assert client.get("/v1/sessions/more", headers=OURS).json()["owner"] == "ann"
+
+
+def test_an_import_does_not_tell_what_others_have(tmp_path: Path) -> None:
+    """Ids of responses that another owner has, and ids that nobody has, come to the same."""
+    keys = Keys((Key.of("ann", b"k1"), Key.of("bob", b"k2")))
+    with (
+        living(tmp_path, ApiConfig(keys=keys)) as url,
+        httpx.Client(base_url=url, timeout=30, trust_env=False) as client,
+    ):
+        asked = {"input": "Hi", "max_output_tokens": 2}
+        headers = OURS | {"X-Session-Id": "work"}
+        known = client.post("/v1/responses", json=asked, headers=headers).json()["id"]
+        file = client.get("/v1/sessions/work/export", headers=OURS).content
+        other = f"resp_{'0' * 48}"
+        forged = with_turns(members_of(file), lambda turns: turns[0].update(response_id=other))
+        for name, content, id_ in (("a", file, known), ("b", forged, other)):
+            params = {"name": name}
+            taken = client.post(IMPORT, content=content, headers=FILE | THEIRS, params=params)
+            assert (taken.status_code, taken.json()["responses_dropped"]) == (201, 1)
+            found = client.get(f"/v1/responses/{id_}", headers=THEIRS)
+            assert found.status_code == 404
+        assert client.get(f"/v1/responses/{known}", headers=OURS).status_code == 200
+
+
+def test_a_file_without_room_is_refused_before_it_comes(alive: httpx.Client) -> None:
+    host, port = alive.base_url.host, alive.base_url.port or 0
+    with socket.create_connection((host, port), timeout=10) as peer:
+        peer.sendall(upload_of(10**16))
+        assert peer.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
 # --- on the way
+
+
+def upload_of(size: int, name: str = "n") -> bytes:
+    """The head of a request."""
+    return (
+        f"POST {IMPORT}?name={name} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n"
+        "Content-Type: application/octet-stream\r\n\r\n"
+    ).encode()
 
 
 class Parts(ScriptedTurns):
     """Exports what it is told to."""
 
+    parts_begun = False
     parts_closed = 0
     fails_after: int | None = None
     endless = False
@@ -193,6 +252,7 @@ class Parts(ScriptedTurns):
         return Exported("n.sessiond", self._parts())
 
     async def _parts(self) -> AsyncGenerator[bytes, None]:
+        self.parts_begun = True
         try:
             sent = 0
             while self.endless or sent < 3:
@@ -234,6 +294,76 @@ def test_who_leaves_in_the_middle_ends_the_export(streaming: tuple[str, Parts]) 
         next(response.iter_raw())
     until(lambda: turns.parts_closed == closed + 1)
     turns.endless = False
+
+
+@contextmanager
+def stalled_export(url: str) -> Iterator[None]:
+    """Of a client that does not read."""
+    parts = urlsplit(url)
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect((parts.hostname or "", parts.port or 0))
+        peer.sendall(b"GET /v1/sessions/n/export HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        yield
+
+
+def test_an_export_that_nobody_reads_ends(
+    streaming: tuple[str, Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that it has could be evicted as long as it goes on."""
+    url, turns = streaming
+    monkeypatch.setattr(deadline, "FETCH_SECONDS", 0.2)
+    turns.endless, closed = True, turns.parts_closed
+    with stalled_export(url):
+        until(lambda: turns.parts_closed == closed + 1)
+    turns.endless = False
+
+
+def test_a_stop_ends_files_on_their_way(caplog: pytest.LogCaptureFixture) -> None:
+    """
+    1. A client does not go on reading an export, another one not with sending an import.
+    Result: both are closed as if the client had left; nothing is cancelled, and nothing logged.
+    """
+    from tests.api.serving import served
+
+    turns = Parts()
+    turns.endless = True
+    with ExitStack() as peers:
+        with served(turns) as url:
+            peers.enter_context(stalled_export(url))
+            parts = urlsplit(url)
+            place = (parts.hostname or "", parts.port or 0)
+            sender = peers.enter_context(socket.create_connection(place))
+            sender.sendall(upload_of(10**6) + b"abcd")
+            until(lambda: _has(turns.file, 4) and turns.parts_begun)
+        assert turns.parts_closed == 1
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert turns.sessions == {}
+
+
+def test_one_import_of_an_owner_at_a_time(
+    url: str, turns: ScriptedTurns, client: httpx.Client
+) -> None:
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10) as peer:
+        peer.sendall(upload_of(99) + b"abcd")
+        until(lambda: _has(turns.file, 4))
+        answer = client.post(IMPORT, content=b"x", headers=FILE, params={"name": "other"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+        assert int(answer.headers["retry-after"]) > 0
+    until(lambda: client.post(IMPORT, content=b"x", headers=FILE).status_code == 201)
+
+
+def test_few_imports_at_a_time() -> None:
+    uploads = Uploads()
+    with ExitStack() as coming:
+        for number in range(MOST_AT_ONCE):
+            coming.enter_context(uploads.one(str(number)))
+        for owner in ("0", "other"):
+            with pytest.raises(QueueFull), uploads.one(owner):
+                pass
+    with uploads.one("other"):
+        pass
 
 
 def test_an_import_is_not_held_to_the_limit_of_bodies(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sessiond.chat import metering
+from sessiond.chat import weighing
 from sessiond.chat.template import ChatTemplate
 from sessiond.errors import TemplateError
 
@@ -176,15 +176,102 @@ def test_what_would_run_or_grow_without_end_is_refused(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The refusal is the assertion: without a budget none of these would come back."""
-    monkeypatch.setattr(metering, "CPU_S", 0.2)
+    monkeypatch.setattr(weighing, "CPU_S", 0.2)
     with pytest.raises(TemplateError) as refused:
         render(source)
     assert refused.value.status == 400 and refused.value.hint
 
 
+NESTING = "{% set x = namespace(a=['x'], b=0) %}{% for i in range(29) %}{% set x.a ="
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("{{ ('\t' * 6000000).expandtabs(100) }}", "MiB of text"),
+        ("{{ [[1]] | tojson(indent=300000000) }}", "indents"),
+        ("{{ [[1]] | tojson(separators=('x' * 100, ':')) }}", "indents"),
+        ("{{ (range(100000) | list * 300) | sort }}", "MiB of text"),
+        ("{{ (range(100000) | list * 3) | sort }}", "sort"),
+        ("{{ ('a-' * 3000000) | title }}", "title"),
+        ("{% for i in range(100) %}{{ 'x' * 8000000 }}{% endfor %}", "MiB of text"),
+        (f"{{% for i in range(99999) %}}{'x' * 999}{{% endfor %}}", "MiB of text"),
+        ("{% set x %}{% for i in range(99) %}{{ 'x' * 8000000 }}{% endfor %}{% endset %}", "MiB"),
+        (
+            "{% set l = [] %}{% for i in range(60) %}{% set _ = l.append('x' * 8000000) %}"
+            "{% endfor %}",
+            "nests more",
+        ),
+        ("{{ ([[1]] * 60000) | sum(start=[]) }}", "GiB in all"),
+        ("{{ ('a' * 30000) | replace('a', 'b' * 30000) }}", "MiB of text"),
+        ("{{ ('a' * 30000).replace('a', 'b' * 30000) }}", "MiB of text"),
+        ("{{ (['b' * 1000000] * 30) | join }}", "MiB of text"),
+        ("{{ ('b' * 100000).join('a' * 9000) }}", "MiB of text"),
+        ("{{ ('a' * 10000).translate({97: 'b' * 100000}) }}", "MiB of text"),
+        ("{{ '{0}{0}{0}'.format('x' * 8000000) }}", "MiB of text"),
+        ("{{ ('%(a)s' * 3) | format(a='x' * 8000000) }}", "MiB of text"),
+        ("{{ '%s%s' % ('x' * 8000000, 'x' * 8000000) }}", "MiB of text"),
+        (NESTING + " [x.a, x.a] %}{% endfor %}{{ x.a == x.a | list }}", "nests more"),
+        (NESTING + " (x.a, x.a) %}{% endfor %}{{ {x.a: 1} }}", "nests more"),
+        (NESTING + " {'a': x.a, 'b': x.a} %}{% endfor %}{{ x.a | string }}", "nests more"),
+        (NESTING + " dict(a=x.a, b=x.a) %}{% endfor %}{{ x.a | tojson }}", "nests more"),
+        (NESTING + " [x.a] * 2 %}{% endfor %}", "nests more"),
+        (NESTING + " [x.a] | batch(2, x.a) | list %}{% endfor %}", "nests more"),
+        (
+            "{% set x = namespace(a=['x']) %}{% for i in range(29) %}{% set l = [] %}"
+            "{% set _ = l.append(x.a) %}{% set _ = l.append(x.a) %}{% set x.a = l %}{% endfor %}",
+            "nests more",
+        ),
+        ("{% macro m() %}{{ m(varargs, varargs) }}{% endmacro %}{{ m(1, 2) }}", "nests more"),
+        ("{% set x = namespace() %}{% set x.a = x %}", "namespace"),
+        ("{{ namespace(a=namespace()) }}", "namespace"),
+        (
+            "{% set x = namespace(a=()) %}{% for i in range(999) %}{% set x.a = (x.a,) %}"
+            "{% endfor %}",
+            "nests more than 200",
+        ),
+    ],
+)
+def test_what_c_would_do_for_long_is_refused_before(source: str, why: str) -> None:
+    """C code cannot be interrupted: no budget of time helps."""
+    with pytest.raises(TemplateError, match=why):
+        render(source)
+
+
+def test_nothing_is_made_when_a_template_is_compiled() -> None:
+    source = "{{ ('x' * 9000000) | length }}"
+    template = ChatTemplate(source)
+    with pytest.raises(TemplateError, match="MiB of text"):
+        template.render((), tools=None, bos="", eos="", now=NOW, options={})
+
+
+def test_long_requests_may_be_rendered_as_they_are() -> None:
+    """Whether they fit is not for the template to say."""
+    long = "x" * (weighing.LONGEST + 9)
+    source = "{% for m in messages %}{{ '<' + m.content ~ '>' }}{{ m.content | trim }}{% endfor %}"
+    messages = [{"role": "user", "content": long}] * 2
+    assert render(source, messages=messages) == f"<{long}>{long}" * 2
+
+
+def test_lists_that_grow_in_a_loop_are_weighed_once() -> None:
+    source = (
+        "{% set x = namespace(l=[]) %}{% for m in messages %}{% set x.l = x.l + [m] %}{% endfor %}"
+        "{{ x.l | length }}{{ x.l[-1].content }}"
+    )
+    messages = [{"role": "user", "content": f"{n}"} for n in range(3000)]
+    assert render(source, messages=messages) == "30002999"
+
+
+@pytest.mark.parametrize("source", ["{{ 'x' | truncate(5, True, 'y' * 99) }}"])
+def test_what_a_filter_does_not_expect_is_a_template_error(source: str) -> None:
+    with pytest.raises(TemplateError):
+        render(source)
+
+
 def test_the_budget_is_that_of_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
     """1. A rendering uses its budget up. 2. The next one. Result: it has a budget of its own."""
-    monkeypatch.setattr(metering, "CPU_S", 0.2)
+    monkeypatch.setattr(weighing, "CPU_S", 0.2)
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(TemplateError):
         render(endless)

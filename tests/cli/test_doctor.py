@@ -364,7 +364,16 @@ def test_permissions(tmp_path: Path) -> None:
     assert "keys" in said()[0].meaning
     assert one(permissions.judge(permissions.observe(None, None, tmp_path / "x", tmp_path / "y")))
     config = permissions.Entry("config", Path("/c"), 0o644, False)
-    sick(one(permissions.judge([config])), "warning", "/c has mode 0644", "chmod go-rwx /c")
+    assert one(permissions.judge([config])).status is Status.OK
+    config = permissions.Entry("config", Path("/c"), 0o664, False)
+    sick(one(permissions.judge([config])), "problem", "/c has mode 0664", "chmod go-w /c")
+
+
+def test_keys_that_a_start_would_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("one two three\n")
+    monkeypatch.setenv("SESSIOND_AUTH__KEYS_FILE", str(keys))
+    sick(one(settings.judge(settings.observe(None))), "problem", "line 1, has more than two")
 
 
 def test_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,22 @@ def test_ollama_has_manifests_that_name_blobs(tmp_path: Path) -> None:
     assert isinstance(model, FoundModel)
     assert model.name == "tiny:latest"
     assert model.path == tmp_path / f"blobs/sha256-{digest}"
+
+
+def test_pipes_and_devices_are_passed_over_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    (tmp_path / "zeros.gguf").symlink_to("/dev/zero")
+    manifests = tmp_path / "ollama/manifests/registry/library/tiny"
+    manifests.mkdir(parents=True)
+    os.mkfifo(manifests / "pipe")
+    (manifests / "zeros").symlink_to("/dev/zero")
+    found = list(
+        find_models(
+            [*given([tmp_path]), Place("Ollama", tmp_path / "ollama", manifests=True)],
+        )
+    )
+    assert {each.why for each in found if isinstance(each, PassedOver)} == {"it is no regular file"}
+    assert len(found) == 2
 
 
 def test_split_files_are_one_model(tmp_path: Path) -> None:

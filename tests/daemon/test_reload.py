@@ -79,18 +79,22 @@ def test_only_live_settings_change() -> None:
     assert difference(found.config, read).live == ()
 
 
-async def test_what_cannot_be_applied_changes_nothing() -> None:
+@pytest.mark.parametrize("error", [ConfigError("No.", param="server.queue"), ZeroDivisionError()])
+async def test_what_cannot_be_applied_changes_nothing(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     wanted = [Config(server=Server(queue=9)), Config(server=Server(queue=10))]
     applied: list[int] = []
 
     def apply(found: Difference) -> list[str]:
         if found.config.server.queue == 9:
-            raise ConfigError("No.", param="server.queue")
+            raise error
         applied.append(found.config.server.queue)
         return []
 
     reloading = Reloading(Config(), lambda: wanted.pop(0), apply)
     await reloading.reload()
+    assert "Not reloaded" in caplog.text
     await reloading.reload()
     assert applied == [10]
 
@@ -118,9 +122,25 @@ def test_a_bad_file_changes_nothing(running: Reloaded) -> None:
     told = running.reload('[server]\nqueue = "many"\n')
     assert "Not reloaded, the old settings stay: server.queue" in told
     assert (running.ask(FIRST).status_code, running.ask(SECOND).status_code) == (200, 401)
+    assert "nested too deeply" in running.reload(f"[presets]\na = {'[' * 5000}{']' * 5000}\n")
     running.keys.unlink()
     assert "auth.keys_file" in running.reload("")
     assert running.ask(FIRST).status_code == 200
+
+
+def test_keys_never_go_away_by_a_reload(running: Reloaded) -> None:
+    """1. The keys file is emptied. 2. The settings name none. Result: the known key is needed."""
+    running.keys.write_text("# nothing\n")
+    assert "has no keys" in running.reload("")
+    assert (running.ask().status_code, running.ask("none").status_code) == (200, 401)
+    running.keys.write_text(f"{FIRST}\n")
+    running.daemon.config.write_text("")
+    before = len(running.daemon.told)
+    running.daemon.signal(signal.SIGHUP)
+    running.peer.hear("RELOADING=1")
+    running.peer.hear("READY=1")
+    assert "The API keys are gone" in running.daemon.told[before:]
+    assert (running.ask().status_code, running.ask("none").status_code) == (200, 401)
 
 
 def test_settings_change_while_it_runs(running: Reloaded) -> None:

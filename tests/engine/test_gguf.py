@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.engine.gguf import KEPT_ARRAY, BrokenGguf, read_header
+from sessiond.engine.gguf import KEPT_ARRAY, KEPT_ENTRIES, BrokenGguf, read_header
 from sessiond.engine.gguf_model import model_of
 from sessiond.engine.memory import MemoryKind
 from tests.gguf_files import LLAMA, TENSORS, gguf, text, value
@@ -114,6 +115,38 @@ def test_long_arrays_are_passed_over_and_what_follows_is_read(tmp_path: Path) ->
     assert not {"tokens", "scores"} & header.values.keys()
     assert header.values["general.name"] == "Tiny"
     assert [tensor.name for tensor in header.tensors] == [TENSORS[0][0]]
+
+
+def test_many_short_arrays_are_not_all_kept(tmp_path: Path) -> None:
+    """1. A header of 4 MiB of arrays that are short enough each. Result: little memory, and what
+    comes behind them is read.
+    """
+    many = array(2, KEPT_ARRAY) + bytes(2 * KEPT_ARRAY)
+    keys = {f"k{n}": many for n in range(512)}
+    file = tmp_path / "m.gguf"
+    file.write_bytes(gguf({"first": (1, 2, 3), **keys, **LLAMA}))
+    tracemalloc.start()
+    header = read_header(file)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    kept = [value for value in header.values.values() if isinstance(value, tuple)]
+    assert (kept[0], kept[1]) == ((1, 2, 3), (0,) * KEPT_ARRAY)
+    assert KEPT_ENTRIES - KEPT_ARRAY < sum(map(len, kept)) <= KEPT_ENTRIES
+    assert header.values["general.name"] == "Tiny"
+    assert peak < 8 << 20
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_regular_file_is_refused_without_waiting(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "device":
+        file.symlink_to("/dev/zero")
+    else:
+        file.mkdir()
+    with pytest.raises(BrokenGguf, match="no regular file"):
+        read_header(file)
 
 
 def array(kind: int, length: int) -> bytes:

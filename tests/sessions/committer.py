@@ -30,7 +30,7 @@ def commit_all(path: Path, name: str, count: int) -> None:
     for _ in range(10):
         if not journal.retry():
             break
-    _say(f"left {journal.unsaved}")
+    _say(f"left {journal.waiting.count}")
 
 
 def _say(line: str) -> None:

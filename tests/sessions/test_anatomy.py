@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from sessiond.engine.memory import Memory, MemoryKind
 from sessiond.errors import SessionNotFound
+from sessiond.sessions import anatomy
 from sessiond.sessions.anatomy import TURNS_SHOWN, Anatomy, Piece, SnapshotMark, marks, pieces
+from sessiond.sessions.tree import SessionTree, Turn
 from sessiond.sessions.turn import SessionChange
 from sessiond.store.chain import BLOCK_TOKENS, Kind
 from sessiond.store.found import Stored, StoredBlock, StoredSnapshot
@@ -205,6 +208,25 @@ async def test_a_front_that_two_sessions_share_is_in_memory_for_both(state_dir: 
     assert found.front is not None
     assert found.front <= found.in_context < found.tokens
     assert total(found.blocks, "memory") == found.in_context
+
+
+async def test_a_line_is_walked_beside_the_loop(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have very many turns, and nobody else is to wait for them."""
+    walked: set[bool] = set()
+
+    class Walked(SessionTree):
+        def add(self, turn: Turn) -> None:
+            walked.add(threading.current_thread() is threading.main_thread())
+            super().add(turn)
+
+    talk = Talk("attention")
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        await talk.turns(daemon, 2)
+        monkeypatch.setattr(anatomy, "SessionTree", Walked)
+        assert (await looked(daemon)).front is not None
+    assert walked == {False}
 
 
 async def test_raw_text_has_no_front(state_dir: Path) -> None:

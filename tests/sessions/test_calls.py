@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from sessiond.sessions.calls.formats import take_calls
+from sessiond.sessions.calls.call import InlineCall
+from sessiond.sessions.calls.ends import MOST_VALUES, Through
+from sessiond.sessions.calls.formats import WAYS, take_calls
+from sessiond.sessions.calls.scanner import DEAREST, MOST, Found, Mark, Scanner, Words
+from sessiond.sessions.calls.way import Verdict, Way
 from sessiond.sessions.echo import visible
 from sessiond.sessions.transcript import digest, read_message
 
@@ -129,6 +133,7 @@ def test_text_that_only_looks_like_a_call_stays_text(text: str) -> None:
         "[" + "a." * 20_000 + "b()]",
         "to=functions.a" * 20_000,
         "```tool_code\n" * 20_000,
+        "<function=a><parameter=x>1</parameter>" + " " * 300_000 + "</function>",
     ],
     ids=lambda text: text[:12],
 )
@@ -151,3 +156,70 @@ def test_what_looks_like_a_call_for_long_takes_no_long_time(text: str) -> None:
     began = process_time()
     visible(text)
     assert process_time() - began < 2.0
+
+
+class Never:
+    """Every mark is the whole of what may be a call, and is none."""
+
+    def feed(self, text: str) -> Verdict | None:
+        return Verdict(True, 0)
+
+    def close(self) -> bool:
+        return True
+
+
+def test_in_one_reply_so_many_marks_are_looked_behind_and_no_more() -> None:
+    """Result: what follows is words, and however the text is cut up, the same is."""
+    tried: list[str] = []
+    way = Way("none", lambda _: Never(), lambda text: tried.append(text), marks=("@",))
+    text = "@a" * 5 * MOST
+    for size in (len(text), 7):
+        tried.clear()
+        scanner = Scanner((way,))
+        cuts = range(0, len(text), size)
+        pieces = [piece for at in cuts for piece in scanner.feed(text[at : at + size])]
+        pieces += scanner.close()
+        assert len(tried) == MOST + 1
+        assert "".join(piece.text for piece in pieces if isinstance(piece, Words)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "a", "arguments": {}}</tool_call>' * 5 * MOST,
+        "<|channel|>analysis<|message|>" * 5 * MOST,
+        "<|channel|>final<|message|>x<|end|>" * 5 * MOST,
+        "</think>" * 5 * MOST,
+        "<think></think>" * 5 * MOST,
+    ],
+)
+def test_calls_and_marks_of_one_reply_are_bounded(text: str) -> None:
+    scanner = Scanner(WAYS)
+    pieces = scanner.feed(text) + scanner.close()
+    assert "".join(piece.text for piece in pieces) == text
+    assert MOST / 3 < len([p for p in pieces if isinstance(p, (Found, Mark))]) <= MOST + 3
+
+
+def test_what_is_dear_to_read_is_read_up_to_a_sum() -> None:
+    read: list[int] = []
+
+    def take(text: str) -> tuple[InlineCall, ...]:
+        read.append(len(text))
+        return (InlineCall("a", "{}"),)
+
+    way = Way("dear", lambda _: Through("!"), take, marks=("@",), cost=len)
+    scanner = Scanner((way,))
+    scanner.feed(("@" + "x" * 998 + "!") * 500)
+    assert sum(read) == DEAREST
+
+
+@pytest.mark.parametrize("within", ["{}", '{"name": "a", "arguments": {}}'])
+def test_a_series_of_far_too_many_values_is_no_call(within: str) -> None:
+    text = "<|python_tag|>" + within * (MOST_VALUES + 1)
+    assert take_calls(text) == (text, ())
+
+
+@pytest.mark.parametrize("value", ["[" + "1," * DEAREST + "]", "{" + "b:1," * DEAREST + "}"])
+def test_arguments_of_far_too_many_parts_are_no_call(value: str) -> None:
+    text = "<start_function_call>call:a{b:" + value + "}<end_function_call>"
+    assert take_calls(text) == (text, ())

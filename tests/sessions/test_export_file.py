@@ -294,6 +294,15 @@ WRONG_TURNS: list[Json] = [
     {"replaces": 0},
     {"tokenizer": "t" * 5000},
     {"response_id": "r", "response": "{}"},
+    {"response_id": ""},
+    {"response_id": ".."},
+    {"response_id": "\x00"},
+    {"number": 2.0},
+    {"number": "2"},
+    {"opened": "o" * 5000},
+    {"replaces": 2},
+    {"replaces": 1},
+    {"replaces": 4},
 ]
 
 
@@ -306,6 +315,51 @@ def test_a_count_beyond_all_bounds(members: Members) -> None:
     refused(with_turns(members, lambda turns: turns[0]["stats"].update(cached=2**60)), "stats")
 
 
+@pytest.mark.parametrize("wrong", [{"number": True}, {"number": 1.0}, {"kept": "0"}], ids=str)
+def test_nothing_is_taken_for_what_it_is_not(members: Members, wrong: Json) -> None:
+    refused(with_turns(members, lambda turns: turns[0].update(wrong)))
+
+
+@pytest.mark.parametrize("tokens", [-5, 2**63, 2**60, True, "5"])
+def test_a_miss_of_impossible_tokens(members: Members, tokens: object) -> None:
+    refused(with_turns(members, lambda turns: turns[0]["stats"].update(miss=_miss(tokens=tokens))))
+
+
+def test_why_tokens_were_read_again_can_be_shown(members: Members) -> None:
+    long = _miss(message="m" * 1_000_000)
+    refused(with_turns(members, lambda turns: turns[0]["stats"].update(miss=long)))
+    odd = _miss(message="\x1b[31m\x00no")
+    export = read(with_turns(members, lambda turns: turns[0]["stats"].update(miss=odd)))
+    miss = export.tree[1].stats.miss
+    assert miss is not None
+    assert miss.message == " [31m no"
+
+
+def _miss(**wrong: object) -> Json:
+    return {"cause": "evicted", "message": "x", "tokens": 5, **wrong}
+
+
+def test_two_lines_that_replace_each_other(members: Members) -> None:
+    def swap(turns: list[Json]) -> None:
+        turns[1]["replaces"], turns[2]["replaces"] = 4, 2
+
+    refused(with_turns(members, swap), "not before it")
+
+
+def test_what_is_replaced_is_known_or_gone(members: Members) -> None:
+    """A line that was compacted may have been pruned since."""
+    for gone, told in ((2, 2), (3, None)):
+        export = read(with_turns(members, lambda turns: turns[2].update(replaces=gone)))  # noqa: B023
+        assert export.tree[4].replaces == told
+
+
+def test_more_turns_than_any_session_has(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifying, "MOST_TURNS", 3)
+    read(file_with(members))
+    monkeypatch.setattr(verifying, "MOST_TURNS", 2)
+    refused(file_with(members), "more than 2 turns")
+
+
 def test_two_turns_with_the_same_response(members: Members) -> None:
     kept = json.dumps({"fields": {}, "output": [], "reasoning_tokens": 0})
 
@@ -314,6 +368,15 @@ def test_two_turns_with_the_same_response(members: Members) -> None:
             turn |= {"response_id": "resp_1", "response": kept}
 
     refused(with_turns(members, answer), "response")
+
+
+def test_a_parent_with_a_later_number(members: Members) -> None:
+    """Turns are read from the ledger by their numbers."""
+
+    def turned(turns: list[Json]) -> None:
+        turns[0]["number"] = turns[1]["parent"] = turns[2]["parent"] = 9
+
+    refused(with_turns(members, turned), "before its parent")
 
 
 def test_a_child_before_its_parent(members: Members) -> None:

@@ -239,7 +239,7 @@ async def test_a_turn_that_comes_meanwhile_waits_for_the_state(
 async def test_ids_of_responses_that_are_known_are_dropped(state_dir: Path) -> None:
     async with rig_of("attention", state_dir).daemon() as daemon:
         for number in (1, 2):
-            await _respond(daemon, f"resp_{number}", number)
+            await respond(daemon, f"resp_{number}", number)
         file = await exported(daemon, "talk")
         copied = await take(daemon, file, "copy")
         assert copied.responses_dropped == 2
@@ -254,7 +254,7 @@ async def test_ids_of_responses_that_are_known_are_dropped(state_dir: Path) -> N
         assert await daemon.lifecycle._register.count_turns() == 10
 
 
-async def _respond(daemon: Daemon, response: str, number: int) -> None:
+async def respond(daemon: Daemon, response: str, number: int) -> None:
     messages = chat(*["x"] * (2 * number - 1))
     ref = SessionRef("talk", named=True)
     request = TurnRequest(ref, read_chat(messages), response_id=response)

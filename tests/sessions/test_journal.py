@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sessiond.errors import LedgerError, SessionNotFound
-from sessiond.sessions.journal import Journal
+from sessiond.sessions.journal import Journal, Waiting
 from sessiond.sessions.ledger import Ledger, TurnRefused
 from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.tree import Turn
@@ -48,7 +48,7 @@ def numbers(ledger: Ledger, name: str) -> list[int]:
 
 def test_a_turn_is_saved_at_once_where_that_is_possible(journal: Journal, ledger: Ledger) -> None:
     assert journal.commit(A, make_turn(1))
-    assert (journal.unsaved, journal.unsaved_by_session, journal.error) == (0, {}, None)
+    assert journal.waiting == Waiting()
     assert numbers(ledger, "a") == [1]
 
 
@@ -59,12 +59,11 @@ def test_turns_wait_and_are_written_parents_first(
     assert not journal.commit(A, make_turn(2, 1))
     assert not journal.commit(B, make_turn(1))
     assert journal.retry() == 3
-    assert journal.unsaved_by_session == {A.id: 2, B.id: 1}
-    assert "locked" in str(journal.error)
+    assert journal.waiting.turns == {A.id: 2, B.id: 1}
+    assert "locked" in str(journal.waiting.error)
     lock.execute("ROLLBACK")
     assert journal.commit(B, make_turn(2, 1))
-    assert journal.unsaved == 0
-    assert journal.error is None
+    assert journal.waiting == Waiting()
     assert (numbers(ledger, "a"), numbers(ledger, "b")) == ([1, 2], [1, 2])
     assert {one.name: one for one in ledger.sessions()} == {"a": A, "b": B}
 
@@ -86,6 +85,49 @@ def test_one_failure_is_enough_to_stop_trying(
     assert tried == ["a"]
 
 
+def test_what_is_being_written_does_not_wait(
+    journal: Journal, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread reads `waiting` in the middle of a write, of one turn and of two.
+
+    Result: it is told what the operation before left.
+    """
+    commit, seen = ledger.commit, list[Waiting]()
+
+    def looked_at(session: SessionRecord, turn: Turn) -> None:
+        seen.append(journal.waiting)
+        commit(session, turn)
+
+    def refuse(*_arguments: object) -> None:
+        raise LedgerError("The disk is full.")
+
+    monkeypatch.setattr(ledger, "commit", looked_at)
+    journal.commit(A, make_turn(1))
+    monkeypatch.setattr(ledger, "commit", refuse)
+    journal.commit(A, make_turn(2, 1))
+    waiting = journal.waiting
+    monkeypatch.setattr(ledger, "commit", looked_at)
+    journal.commit(A, make_turn(3, 2))
+    assert (waiting.count, str(waiting.error)) == (1, "The disk is full.")
+    assert seen == [Waiting(), waiting, waiting]
+    assert journal.waiting == Waiting()
+
+
+def test_a_write_that_fails_unexpectedly_leaves_its_turn_waiting(
+    journal: Journal, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "commit", broken)
+        with pytest.raises(ZeroDivisionError):
+            journal.commit(A, make_turn(1))
+    assert journal.waiting.turns == {A.id: 1}
+    assert journal.retry() == 0
+    assert numbers(ledger, "a") == [1]
+
+
 def test_a_turn_that_can_never_be_stored_holds_up_only_its_session(
     journal: Journal, ledger: Ledger
 ) -> None:
@@ -93,8 +135,8 @@ def test_a_turn_that_can_never_be_stored_holds_up_only_its_session(
     assert not journal.commit(A, make_turn(1, None, "again"))
     assert not journal.commit(A, make_turn(2, 1))
     assert journal.commit(B, make_turn(1))
-    assert isinstance(journal.error, TurnRefused)
-    assert journal.unsaved_by_session == {A.id: 2}
+    assert isinstance(journal.waiting.error, TurnRefused)
+    assert journal.waiting.turns == {A.id: 2}
     assert numbers(ledger, "a") == [1]
 
 
@@ -105,7 +147,7 @@ def test_a_deleted_session_takes_its_waiting_turns_along(
     journal.commit(B, make_turn(1))
     lock.execute("ROLLBACK")
     journal.delete(A)
-    assert journal.unsaved == 1
+    assert journal.waiting.count == 1
     assert journal.retry() == 0
     assert [one.name for one in ledger.sessions()] == ["b"]
 
@@ -119,7 +161,7 @@ def test_a_delete_that_fails_changes_nothing(
     journal.commit(A, make_turn(2, 1))
     with pytest.raises(LedgerError):
         journal.delete(A)
-    assert journal.unsaved == 1
+    assert journal.waiting.count == 1
     holder.close()
     assert journal.retry() == 0
     assert numbers(ledger, "a") == [1, 2]
@@ -136,9 +178,20 @@ def test_a_change_of_a_session_that_is_not_saved_yet_is_not_lost(
     journal.commit(A, make_turn(1))
     lock.execute("ROLLBACK")
     changed = replace(A, policy="fork")
-    journal.update(changed)
+    journal.update(changed, ["policy"])
     assert journal.retry() == 0
     assert ledger.sessions() == [changed]
+
+
+def test_a_change_sets_nothing_else_of_a_session_that_waits(
+    journal: Journal, ledger: Ledger, lock: sqlite3.Connection
+) -> None:
+    """The record that a change was made from is older than the turn that waits."""
+    journal.commit(replace(A, title="Later", last_used=9.0), make_turn(1))
+    lock.execute("ROLLBACK")
+    journal.update(replace(A, policy="fork"), ["policy"])
+    assert journal.retry() == 0
+    assert ledger.sessions() == [replace(A, title="Later", last_used=9.0, policy="fork")]
 
 
 def test_a_full_database_file_is_survived(journal: Journal, ledger: Ledger) -> None:
@@ -147,7 +200,7 @@ def test_a_full_database_file_is_survived(journal: Journal, ledger: Ledger) -> N
     ledger._connection.execute(f"PRAGMA max_page_count = {pages}")
     for number in range(2, 5):
         assert not journal.commit(A, make_turn(number, number - 1, "word " * 5000))
-    assert "full" in str(journal.error)
+    assert "full" in str(journal.waiting.error)
     assert numbers(ledger, "a") == [1]
     ledger._connection.execute("PRAGMA max_page_count = 100000")
     assert journal.retry() == 0
@@ -177,7 +230,7 @@ def test_a_full_disk_is_survived(small_disk: Path) -> None:
             filler.write(bytes(space))
     saved = [journal.commit(A, make_turn(n, n - 1, "word " * 5000)) for n in range(2, 6)]
     assert saved == [False] * 4
-    assert journal.unsaved == 4
+    assert journal.waiting.count == 4
     (small_disk / "filler").unlink()
     assert journal.retry() == 0
     assert numbers(ledger, "a") == [1, 2, 3, 4, 5]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlmodel import SQLModel
+from sqlmodel import Session, SQLModel
 
 from sessiond.errors import Conflict, LedgerError, SessionNotFound
 from sessiond.sessions import schema
@@ -111,9 +111,16 @@ def test_sessions_are_created_changed_and_used(ledger: Ledger, session: SessionR
     ledger.touch("billing", 300.0)
     assert ledger.sessions() == [session.used(300.0), other]
     changed = replace(session, name="bills", policy="fork", pinned=True)
-    assert ledger.update(changed)
-    assert changed in ledger.sessions()
+    assert ledger.update(changed, ["name", "policy", "pinned"])
+    assert ledger.sessions() == [changed.used(300.0), other]
     assert len(ledger.load("bills")) == 0
+
+
+def test_a_change_writes_its_fields_and_no_others(ledger: Ledger, session: SessionRecord) -> None:
+    ledger.create(session)
+    ledger.commit(session.used(300.0), make_turn(1))
+    assert ledger.update(replace(session, pinned=True, pinned_front=("date",)), ["pinned_front"])
+    assert ledger.sessions() == [replace(session.used(300.0), pinned_front=("date",))]
 
 
 def test_a_name_is_given_once(ledger: Ledger, session: SessionRecord) -> None:
@@ -124,7 +131,7 @@ def test_a_name_is_given_once(ledger: Ledger, session: SessionRecord) -> None:
 
 
 def test_an_unknown_session_is_said_to_be_unknown(ledger: Ledger, session: SessionRecord) -> None:
-    assert not ledger.update(session)
+    assert not ledger.update(session, ["policy"])
     for use in (ledger.load, ledger.delete, lambda name: ledger.touch(name, 1.0)):
         with pytest.raises(SessionNotFound):
             use("billing")
@@ -345,3 +352,23 @@ def test_a_damaged_file_is_found(path: Path, session: SessionRecord) -> None:
         damaged.check_integrity()
     assert str(path) in error.value.message
     damaged.close()
+
+
+def test_many_turns_are_written_at_once(
+    ledger: Ledger, session: SessionRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every turn of every owner waits for it."""
+    flushed: list[object] = []
+    flush = Session.flush
+
+    def counted(self: Session, *given: Any) -> None:
+        flushed.append(self)
+        flush(self, *given)
+
+    monkeypatch.setattr(Session, "flush", counted)
+    numbers = [3, 9, *range(10, 60)]
+    parents = [None, *numbers[:-1]]
+    turns = [make_turn(*one) for one in zip(numbers, parents, strict=True)]
+    ledger.create(session, turns)
+    assert len(flushed) < 5
+    assert [turn.number for turn in ledger.load(session.name)] == numbers

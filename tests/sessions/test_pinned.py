@@ -11,7 +11,7 @@ from sessiond.sessions.explanation import ContextEditRejected
 from sessiond.sessions.news import HEADING, NOTHING, WHOLE, News
 from sessiond.sessions.rules import Rules
 from sessiond.sessions.turn import SessionChange
-from sessiond.sessions.volatility import Volatility
+from sessiond.sessions.volatility import TIMEOUT_S, Volatility
 from tests.rig import Daemon, Reply, Rig
 from tests.sessions.families import spelled
 from tests.sessions.kinds import FRONT, KINDS, Messages, chat, prompt_of, rig_of
@@ -364,6 +364,77 @@ async def test_a_pattern_that_takes_for_ever_is_named_and_nothing_hangs(state_di
         assert (refused.value.param, slow in str(refused.value)) == ("pinned_front", True)
         await daemon.lifecycle.update("house", SessionChange(pinned_front=("clock",)))
         assert (await daemon.say("house", chat("One?", front=text))).report.turn == 1
+
+
+async def test_a_pattern_that_took_too_long_is_refused_until_it_is_set_anew(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A pattern takes too long. 2. The next request, with a harmless front: refused without a
+    search. 3. It is set anew, the same one. Result: it is tried anew. Other sessions never notice.
+    """
+    searched: list[str] = []
+    search = Volatility._without
+
+    def counted(self: Volatility, name: str, text: str) -> str:
+        searched.append(name)
+        return search(self, name, text)
+
+    monkeypatch.setattr(Volatility, "_without", counted)
+    slow = "(.*)" * 8 + r"\d"
+    async with rig_of("attention", state_dir).daemon() as daemon:
+        for name in ("house", "garden"):
+            await daemon.lifecycle.create(name, SessionChange(pinned_front=(slow,)))
+        with pytest.raises(InvalidRequest, match="takes too long"):
+            await daemon.say("house", chat("One?", front="word " * 100))
+        searched.clear()
+        with pytest.raises(InvalidRequest, match="took too long") as refused:
+            await daemon.say("house", chat("One?", front="1"))
+        assert (refused.value.param, searched) == ("pinned_front", [])
+        assert (await daemon.say("garden", chat("One?", front="1"))).report.turn == 1
+        await daemon.lifecycle.update("house", SessionChange(pinned_front=(slow,)))
+        assert (await daemon.say("house", chat("One?", front="1"))).report.turn == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "named"),
+    [
+        ("(a|(?R)b)*", "recursion"),
+        ("(a|(?1)b)*", "recursion"),
+        ("(?P<a>x(?&a)?)", "recursion"),
+        ("(?x)# [\n(?R)?b]", "recursion"),
+        ("(?be)(?:aaaa){e<=3}b", "fuzzy"),
+        ("(?:ab){1<=e<=3}", "fuzzy"),
+        ("(?:ab){2i+1d<=4}", "fuzzy"),
+        ("(?b)a", "flags"),
+        ("(?ip:a|ab)", "flags"),
+    ],
+)
+def test_patterns_that_no_clock_bounds_are_refused_when_they_are_set(
+    pattern: str, named: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=named) as refused:
+        Volatility((pattern,))
+    assert refused.value.param == "pinned_front"
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\p{Letter}+", r"\{state\}", r"a{2,3}", r"(?i)ab", r"(?P<e>a)(?P=e)", r"\(?R"]
+)
+def test_patterns_that_look_alike_are_not(pattern: str) -> None:
+    Volatility((pattern,))
+
+
+def test_all_searches_of_one_request_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of processors, of texts and of patterns."""
+    volatility = Volatility(("a+b",))
+    clock = iter(range(100))
+    monkeypatch.setattr(
+        "sessiond.sessions.volatility.thread_time", lambda: next(clock) * TIMEOUT_S / 4
+    )
+    for _ in range(4):
+        volatility.mask("text")
+    with pytest.raises(InvalidRequest, match="takes too long"):
+        volatility.mask("text")
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ async def test_a_ledger_that_refuses_leaves_the_old_name(
         talk = Talk(kind)
         await talk.turns(daemon, 1)
 
-        def fail(self: Journal, session: SessionRecord) -> None:
+        def fail(self: Journal, session: SessionRecord, fields: object) -> None:
             raise LedgerError("No room.")
 
         with monkeypatch.context() as patch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.engine.sampling import Ending
-from sessiond.errors import LedgerError
 from sessiond.sessions import schema
 from sessiond.sessions.journal import Journal
 from sessiond.sessions.ledger import Ledger, TurnRefused
@@ -54,7 +54,7 @@ def test_the_ledger_finds_a_turn_by_its_response(ledger: Ledger) -> None:
     assert ledger.answered("resp_1") == ("a", 2)
     assert ledger.answered("resp_2") == ("b", 1)
     assert ledger.answered("resp_3") is None
-    ledger.update(replace(B, name="other"))
+    ledger.update(replace(B, name="other"), ["name"])
     assert ledger.answered("resp_2") == ("other", 1)
 
 
@@ -179,12 +179,41 @@ def test_a_completion_was_no_response() -> None:
         stored_response("r", "s", tree, 1)
 
 
-@pytest.mark.parametrize("told", ["{", "[]", '{"fields":{},"output":[["said"]]}', '{"output":[]}'])
-def test_a_damaged_response_is_named(told: str) -> None:
+def written(fields: object = None, output: object = (), reasoning: object = 0) -> str:
+    return json.dumps({"fields": fields or {}, "output": output, "reasoning_tokens": reasoning})
+
+
+DEEP = json.loads("[" * 300 + "]" * 300)
+DAMAGED = {
+    "no JSON": "{",
+    "a list": "[]",
+    "no fields": '{"output":[]}',
+    "a part without words": written(output=[["said"]]),
+    "a number said": written(output=[["said", 5]]),
+    "an object said": written({"instructions": ["a"]}, [["said", {"a": 1}]]),
+    "half a character": written(output=[["said", "\ud800"]]),
+    "another part": written(output=[["sung", "la"]]),
+    "less than no reasoning": written(reasoning=-5),
+    "reasoning without end": written(reasoning=2**60),
+    "reasoning in quotes": written(reasoning="5"),
+    "no number": written({"a": float("nan")}),
+    "beyond all numbers": '{"fields":{"a":1e999},"output":[],"reasoning_tokens":0}',
+    "echoed a list": written({"echoed": ["a"]}),
+    "created by a word": written({"created": "now"}),
+    "namespaces of numbers": written({"namespaces": {"a": 5}}),
+    "too deep": written({"echoed": {"a": DEEP}}),
+}
+
+
+@pytest.mark.parametrize("told", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_response_is_one_that_is_not_there(told: str) -> None:
+    """And one behind it is still found."""
     tree = SessionTree()
     tree.add(replace(make_turn(1), response_id="r", response=told))
-    with pytest.raises(LedgerError, match="turn 1"):
+    tree.add(answered(make_turn(2, 1), "r2", Said("ok")))
+    with pytest.raises(ResponseNotFound, match="turn 1 is damaged"):
         stored_response("r", "s", tree, 1)
+    assert stored_response("r2", "s", tree, 2).output == (Said("ok"),)
 
 
 async def said(daemon: Daemon, response: str, *texts: str, session: str = "talk") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from sessiond.engine.memory import Tokens
 from sessiond.sessions import tree as tree_module
+from sessiond.sessions.outline import TurnOutline, outline
 from sessiond.sessions.transcript import (
     Chat,
     Content,
@@ -289,6 +291,17 @@ def test_the_main_line_has_most_tokens_among_those_of_the_last_day() -> None:
     assert tree.line_role(2, DAY) == "main"
     assert tree.line_role(2, DAY + 3) == "side"
     assert tree.last_used == DAY + 1
+
+
+def test_lines_that_replace_one_another_leave_a_main_line() -> None:
+    """No daemon writes such turns, but somebody's file may have had them."""
+    tree = SessionTree()
+    for number, replaced in ((1, 1), (2, 3), (3, 2)):
+        tree.add(replace(make_turn(number), replaces=replaced))
+    now = tree[1].created
+    assert tree.main_line(now) in tree.leaves()
+    kept = [TurnOutline(t.number, t.parent, 3, 2, 0, "m", "f", t.created, t.replaces) for t in tree]
+    assert outline(kept, now).end is not None
 
 
 def test_an_empty_tree_has_no_line() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from sessiond.api.routing import ApiConfig
 from sessiond.engine.context import Context, Model
-from sessiond.errors import EngineError, SessionNotFound, Unavailable
+from sessiond.errors import EngineError, SessionNotFound, StoreFull, Unavailable
 from sessiond.sessions.register import Register
 from sessiond.sessions.turn import SessionChange, Status
 from sessiond.store.store import Store
@@ -438,6 +438,59 @@ async def test_a_stop_while_it_is_loaded_again(state_dir: Path) -> None:
         assert (await talk.say(again, "And now?")).report.source == "disk"
 
 
+# --- state that cannot be saved
+
+
+async def test_state_that_cannot_be_saved_keeps_the_model(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saving fails, then it does not. Result: the model is in use until all is saved."""
+    rig, talk = rig_of("attention", state_dir), Talk("attention")
+    async with rig.daemon() as daemon:
+        life, saver = daemon.lifecycle, daemon.machine.saver
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "put_block", no_room)
+            await talk.turns(daemon, 1)
+            await saver.save_all()
+            assert saver.behind
+            assert life._in_use()
+            assert life._host.idle_s(life._in_use) == 0.0
+        await saver.save_all()
+        assert not life._in_use()
+
+
+async def test_a_store_that_is_to_keep_nothing_does_not_keep_the_model(state_dir: Path) -> None:
+    rig, talk = rig_of("attention", state_dir), Talk("attention")
+    rig.quota = 0
+    async with rig.daemon() as daemon:
+        await talk.turns(daemon, 1)
+        await daemon.machine.saver.save_all()
+        assert daemon.machine.store.usage().blocks == 0
+        await unloaded(daemon)
+
+
+async def test_what_is_lost_in_the_end_is_said(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk is full just when the model leaves. Result: the log and /health say so, and still
+    do without a model."""
+    rig, talk = rig_of("attention", state_dir), Talk("attention")
+    async with rig.daemon() as daemon:
+        await talk.turns(daemon, 1)
+        monkeypatch.setattr(Store, "put_block", no_room)
+        daemon.lifecycle._host.unload()
+        await daemon.lifecycle._host.unloaded()
+        assert "State could not be saved when the model left memory" in caplog.text
+        assert "Sessions: 1." in caplog.text
+        health = await daemon.lifecycle.health()
+        assert (health.status, health.detail) == ("unloaded", "No room.")
+
+
+def no_room(store: Store, *arguments: object) -> int:
+    store._vault.trouble.begins("No room.", 1)
+    raise StoreFull("No room.")
+
+
 async def test_a_stop_of_a_daemon_that_is_unloaded(state_dir: Path) -> None:
     rig, talk = rig_of("attention", state_dir), Talk("attention")
     async with rig.daemon() as daemon:
@@ -452,7 +505,7 @@ async def test_a_stop_of_a_daemon_that_is_unloaded(state_dir: Path) -> None:
 
 def held_by_the_process() -> tuple[int, int]:
     """Threads of ours, and open files."""
-    names = ("engine", "store", "ring", "ledger")
+    names = ("engine", "store-write", "ring", "ledger")
     threads = [thread for thread in threading.enumerate() if thread.name.startswith(names)]
     return len(threads), len(list(Path("/proc/self/fd").iterdir()))
 

@@ -14,6 +14,7 @@ import pytest
 from sessiond.engine.context import BatchRow, Context, Model
 from sessiond.engine.fingerprint import Fingerprint
 from sessiond.errors import StoreFull
+from sessiond.sessions.overview import AT_ONCE
 from sessiond.sessions.turn import SessionChange
 from sessiond.sessions.warming import READING, WAITING, WEEK_S, Warming
 from sessiond.store.store import Store
@@ -51,7 +52,7 @@ async def warmed(daemon: Daemon, sessions: int) -> None:
 async def settled(daemon: Daemon) -> None:
     """Every session has been looked at."""
     warming = daemon.lifecycle._warming
-    await until(lambda: not warming.warmth.waiting and not warming.active)
+    await until(lambda: not warming._waiting() and not warming.active)
 
 
 class Pace:
@@ -386,10 +387,125 @@ async def test_it_waits_until_nobody_has_asked_for_a_while(state_dir: Path) -> N
     async with changed(rig, after=NEVER).daemon() as daemon:
         await asyncio.sleep(0.2)
         assert (daemon.evaluated, daemon.lifecycle._warming.active) == (0, False)
-        assert (await daemon.lifecycle.health()).warming == 1
+        assert (await daemon.lifecycle.health()).warming == 0
+
+
+@pytest.mark.parametrize("unloaded", [False, True])
+async def test_who_was_not_looked_at_does_not_wait(state_dir: Path, unloaded: bool) -> None:
+    """Result: a start with the same model counts nobody, in memory and out of it."""
+    rig = rig_of("attention", state_dir)
+    await asked_for(rig, "one", "two")
+    async with changed(rig, rig.fingerprint, after=NEVER).daemon() as daemon:
+        if unloaded:
+            daemon.lifecycle._host.unload()
+            await daemon.lifecycle._host.unloaded()
+        assert len(daemon.lifecycle._warming._waiting()) == 2
+        assert (await daemon.lifecycle.health()).warming == 0
+
+
+async def test_who_is_known_to_lack_its_state_waits(state_dir: Path) -> None:
+    """
+    1. Three sessions; the state of one is there under the other model.
+    2. The engine stands still at the first batch of another.
+    Result: two wait, and once one of them was used, which makes its state, one.
+    """
+    rig = rig_of("attention", state_dir)
+    await asked_for(rig, "one", "two", "three")
+    async with changed(rig, warm=1).daemon() as daemon:
+        await warmed(daemon, 1)
+    pace = Pace(rig)
+    async with changed(rig).daemon() as daemon:
+        warming = daemon.lifecycle._warming
+        await until(lambda: len(pace.first) > 0)
+        assert (warming.warmth.waiting, warming.active) == (2, True)
+        assert [r.name for r in warming._waiting()] == ["two", "one"]
+        used = daemon.lifecycle._register["one"]
+        await daemon.lifecycle._register.change("one", last_used=used.last_used + 1)
+        assert warming.warmth.waiting == 1
+        pace.go()
+        await settled(daemon)
+        assert warming.warmth.waiting == 0
+
+
+# --- another model than the one that was there
+
+
+async def test_another_model_after_an_unloading(state_dir: Path) -> None:
+    """What was made anew for one model says nothing of the next one."""
+    rig = rig_of("attention", state_dir)
+    await asked_for(rig, "talk")
+    async with changed(rig).daemon() as daemon:
+        await warmed(daemon, 1)
+        evaluated = daemon.evaluated
+        daemon.lifecycle._host.unload()
+        await daemon.lifecycle._host.unloaded()
+        rig.fingerprint = SETTINGS
+        await daemon.lifecycle.ready()
+        await warmed(daemon, 2)
+        await settled(daemon)
+        (listed,) = await daemon.lifecycle.summaries()
+        assert (listed.state, listed.reason) == ("disk", "")
+        assert daemon.evaluated == 2 * evaluated
+
+
+async def test_the_list_is_right_of_all_that_were_made_anew(state_dir: Path) -> None:
+    """
+    1. More sessions than one list looks up; another model. They are listed.
+    2. All are made anew; listed once more.
+    Result: of each the list says that it is on disk. The same after another start.
+    """
+    rig = rig_of("attention", state_dir)
+    names = [f"talk {number}" for number in range(AT_ONCE + 8)]
+    await asked_for(rig, *names)
+    async with changed(rig, after=NEVER).daemon() as daemon:
+        for _ in range(3):
+            listed = await daemon.lifecycle.summaries()
+        assert {s.state for s in listed} == {"ledger"}
+        daemon.lifecycle._limits = replace(daemon.lifecycle._limits, warm=len(names))
+        machine = daemon.machine
+        chore = asyncio.create_task(
+            daemon.lifecycle._warming.watch(
+                daemon.lifecycle._workshop, lambda: 1.0, 0.0, daemon.lifecycle._host.calm
+            )
+        )
+        await warmed(daemon, len(names))
+        await settled(daemon)
+        assert machine is daemon.machine
+        listed = await daemon.lifecycle.summaries()
+        assert {(s.state, s.reason) for s in listed} == {("disk", "")}
+        chore.cancel()
 
 
 # --- room
+
+
+async def test_it_goes_on_when_there_is_room_again(state_dir: Path) -> None:
+    """
+    1. Another model; no room for what was there with the first one.
+    2. The quota is raised, as by SIGHUP.
+    Result: the session is read again, with nobody asking for anything.
+    """
+    rig = rig_of("attention", state_dir)
+    await asked_for(rig, "old")
+    async with changed(rig, after=NEVER).daemon() as daemon:
+        await daemon.say("new", chat("Another", front="Briefly."), max_tokens=2)
+        await daemon.lifecycle.park("new")
+        await without_state_of_the_old_model(daemon)
+        rig.quota = daemon.machine.store.usage().bytes + 200
+    async with changed(rig).daemon() as daemon:
+        warming = daemon.lifecycle._warming
+        await until(lambda: warming._full)
+        assert daemon.evaluated == 0
+        await daemon.lifecycle.resize(lambda used: (1 << 30, 0))
+        await warmed(daemon, 1)
+        assert (await daemon.lifecycle.summary("old")).state == "disk"
+
+
+async def without_state_of_the_old_model(daemon: Daemon) -> None:
+    tree = await daemon.lifecycle._register.tree("old")
+    store = daemon.machine.store.under(Fingerprint("model", "library", "settings").value)
+    gone = store.lookup(tree.path_tokens(1)).blocks
+    assert store.drop([block.key for block in gone]) == len(gone) > 0
 
 
 @pytest.mark.parametrize("room", ["of the model that is gone", "none"])
@@ -407,10 +523,7 @@ async def test_it_takes_no_room_from_newer_state(state_dir: Path, room: str) -> 
         newer = (await daemon.say("new", asked, max_tokens=2)).report.prompt_tokens
         await daemon.lifecycle.park("new")
         if room == "none":
-            tree = await daemon.lifecycle._register.tree("old")
-            store = daemon.machine.store.under(Fingerprint("model", "library", "settings").value)
-            gone = store.lookup(tree.path_tokens(1)).blocks
-            assert store.drop([block.key for block in gone]) == len(gone) > 0
+            await without_state_of_the_old_model(daemon)
         rig.quota = daemon.machine.store.usage().bytes + 200
     async with changed(rig).daemon() as daemon:
         warming = daemon.lifecycle._warming

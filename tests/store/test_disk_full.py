@@ -90,6 +90,23 @@ def test_no_room_on_the_disk_of_the_index(disk: Path, tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_full_disk_of_both_gives_way_by_evicting(disk: Path) -> None:
+    """Others take all room there is. Result: older state goes for newer, though the index has no
+    room at first to say so."""
+    store = Store(
+        disk / "cache", disk / "index.sqlite", fingerprint="m", quota=1 << 30, keep_free=0
+    )
+    for seed in range(8):
+        fill(store, line(256, seed), BLOCK)
+    store.sync()
+    with filled(disk):
+        for seed in range(20, 24):
+            assert store.put_block(line(256, seed), 0, payload(BLOCK)) > 0
+        assert store.usage().blocks < 12
+    store.check_integrity()
+    store.close()
+
+
 def test_a_disk_that_is_read_only(disk: Path, tmp_path: Path) -> None:
     store = on_disk(disk, tmp_path)
     fill(store, line(512), BLOCK)
@@ -182,9 +199,27 @@ def test_a_ledger_that_may_not_be_written_says_so(tmp_path: Path) -> None:
     ledger.close()
 
 
+def failed(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    "code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN]
+)
+def test_a_full_disk_is_called_that_whatever_sqlite_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 4096}))
+    hint = database_hint(failed(code), tmp_path / "x")
+    assert hint == f"4.0 KiB free in {tmp_path}. Free some space there."
+
+
 def test_hints_are_for_disks_only(tmp_path: Path) -> None:
     locked = sqlite3.OperationalError("database is locked")
     assert database_hint(locked, tmp_path / "x") == ""
+    assert "dmesg" in database_hint(failed(sqlite3.SQLITE_IOERR), tmp_path / "x")
     assert free_in(tmp_path / "not" / "there").endswith(f"free in {tmp_path}/not/there")
 
 

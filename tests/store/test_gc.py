@@ -212,6 +212,16 @@ def test_state_that_no_turn_was_made_with_goes_once_it_is_old(tmp_path: Path) ->
         again.close()
 
 
+@pytest.mark.parametrize("before", [-1e11, float("-inf")])
+def test_where_all_is_kept_for_centuries_nothing_goes(tmp_path: Path, before: float) -> None:
+    stranger = open_store(tmp_path, fingerprint="stranger")
+    save(stranger, 1)
+    stranger.close()
+    store = open_store(tmp_path, fingerprint="present")
+    assert store.collect(set(), before) == 0
+    store.close()
+
+
 def test_files_of_writes_that_broke_off_go_but_not_those_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -606,8 +606,9 @@ function newRow(name) {
   button.addEventListener("click", () => toggle(name));
   const cell = (kind, after, before) => {
     const value = el("span");
-    const unit = (word) => (word ? el("span", { class: "unit" }, word) : "");
-    return { value, node: el("td", { role: "cell", class: kind }, unit(before && `${before} `), value, unit(after && ` ${after}`)) };
+    const worded = (word) => (word ? el("span", { class: "unit" }, word) : "");
+    const unit = worded(after && ` ${after}`);
+    return { value, unit, node: el("td", { role: "cell", class: kind }, worded(before && `${before} `), value, unit) };
   };
   const cells = {
     agent: cell("agent"),
@@ -645,6 +646,7 @@ function fillRow(row, one, now) {
   }
   say(cells.tokens.value, count(one.tokens));
   say(cells.turns.value, plain.format(one.turns));
+  say(cells.turns.unit, one.turns === 1 ? " turn" : " turns");
   say(cells.rate.value, one.turns ? percent(one.hit_rate) : "–");
   say(cells.used.value, ago(now - one.last_used));
   say(cells.back.value, backIn(one));

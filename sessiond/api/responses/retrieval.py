@@ -77,13 +77,18 @@ def _behind(items: list[Json], after: str | None) -> int:
     return place + 1
 
 
+def _instructions(stored: StoredResponse) -> str | None:
+    told = stored.asked[:1] if stored.fields.get("instructed") else ()
+    return told[0].content if told else None
+
+
 def _whole(stored: StoredResponse, model: str | None) -> Json:
     fields = stored.fields
     status, more = ending(stored.finish_reason)
     heading = Heading(
         wording=wording_of(stored),
         created=fields.get("created", int(stored.created)),
-        instructions=stored.asked[0].content if fields.get("instructed") else None,
+        instructions=_instructions(stored),
         tools=[flat(tool) for tool in stored.tools],
         echoed=fields.get("echoed", {}),
     )

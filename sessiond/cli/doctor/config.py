@@ -1,4 +1,4 @@
-"""The settings: do they load?"""
+"""The settings, and the keys they name: do they load?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sessiond.api.keys import Keys
 from sessiond.cli.doctor.finding import Finding, ok, problem
 from sessiond.config.settings import Config
 from sessiond.config.sources import find_file, load_config
@@ -26,7 +27,10 @@ def observe(file: str | None) -> Facts:
     path = None
     try:
         path = find_file(file)
-        return Facts(path, load_config(file=file))
+        config = load_config(file=file)
+        if keys := config.auth.keys_path():
+            Keys.read(keys)
+        return Facts(path, config)
     except ConfigError as error:
         return Facts(path, Config(), error.message, error.hint)
 

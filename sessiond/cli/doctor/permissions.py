@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sessiond.cli.doctor.finding import Finding, ok, problem, warning
+from sessiond.cli.doctor.finding import Finding, ok, problem
 
 OTHERS = 0o077
+CHANGED_BY_OTHERS = 0o022
+"""The settings hold no secret: they may be read."""
 MOST = 2000
 """Entries of a directory that are looked at."""
 
@@ -44,23 +46,28 @@ def entry(what: str, path: Path | None) -> Entry | None:
 
 def judge(entries: Iterable[Entry]) -> Iterator[Finding]:
     entries = list(entries)
-    open_ones = [each for each in entries if each.mode & OTHERS]
+    open_ones = [each for each in entries if each.mode & _unwanted(each.what)]
     for what in ("config", "keys", "state", "cache"):
         found = [each for each in open_ones if each.what == what]
         if found:
             yield _finding(what, found)
     if not open_ones:
-        told = f"{len(entries)} looked at, all for one user only"
+        told = f"{len(entries)} looked at, none is open to others"
         yield ok("permissions", told if entries else "nothing is there yet")
+
+
+def _unwanted(what: str) -> int:
+    return CHANGED_BY_OTHERS if what == "config" else OTHERS
 
 
 def _finding(what: str, found: list[Entry]) -> Finding:
     first = found[0]
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     seen = f"{first.path} has mode {first.mode:04o}{more}"
-    mend = f"chmod {'go-rwx -R' if len(found) > 1 else 'go-rwx'} {_top(found)}"
     if what == "config":
-        return warning("permissions", seen, "Others may read or change the settings.", mend)
+        mend = f"chmod go-w {first.path}"
+        return problem("permissions", seen, "Others may change the settings.", mend)
+    mend = f"chmod {'go-rwx -R' if len(found) > 1 else 'go-rwx'} {_top(found)}"
     meaning = "Others may read your keys." if what == "keys" else "Others may read conversations."
     return problem("permissions", seen, meaning, mend)
 

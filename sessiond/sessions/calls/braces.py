@@ -123,4 +123,14 @@ def _take(text: str) -> tuple[InlineCall, ...] | None:
         return None
 
 
-BRACES = Way("braces", lambda mark: Through(MARKS[mark], must=False), _take, marks=tuple(MARKS))
+def _cost(text: str) -> int:
+    return sum(map(text.count, ",:[{"))
+
+
+BRACES = Way(
+    "braces",
+    lambda mark: Through(MARKS[mark], must=False),
+    _take,
+    marks=tuple(MARKS),
+    cost=_cost,
+)

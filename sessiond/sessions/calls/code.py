@@ -95,5 +95,6 @@ FENCED = Way(
     lambda _: Through(_FENCE, must=False, longest=LONGEST),
     _take_block,
     marks=MARKS,
+    cost=len,
 )
-LISTED = Way("listed", lambda _: _List(), _take_list, begins="[")
+LISTED = Way("listed", lambda _: _List(), _take_list, begins="[", cost=len)

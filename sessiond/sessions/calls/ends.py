@@ -8,6 +8,8 @@ from sessiond.sessions.calls.way import Verdict
 
 _OUTSIDE = re.compile(r'["{}\[\]]')
 _INSIDE = re.compile(r'["\\]')
+MOST_VALUES = 1_000
+"""In a series; one with more is no call."""
 
 
 def spaces(text: str, at: int = 0) -> int:
@@ -69,7 +71,7 @@ class JsonSeries:
         self._whole = whole
         self._between = between
         self._value: JsonValue | None = JsonValue()
-        self._any = False
+        self._ended = 0
 
     def feed(self, text: str) -> Verdict | None:
         at = 0
@@ -87,11 +89,13 @@ class JsonSeries:
             at += verdict.at
             if not verdict.fits:
                 return Verdict(False, at)
-            self._value, self._any = None, True
+            self._value, self._ended = None, self._ended + 1
+            if self._ended > MOST_VALUES:
+                return Verdict(False, at)
         return None
 
     def close(self) -> bool:
-        return self._any and self._value is None
+        return self._ended > 0 and self._value is None
 
 
 class Through:

@@ -18,6 +18,10 @@ from sessiond.sessions.calls.way import Channel, Reader, Verdict, Way
 
 PATIENCE = 400_000
 """Characters read for calls that were none, of one reply; nothing is looked for after that."""
+MOST = 1_000
+"""Marks that are looked behind in one reply, and calls of it; what follows them is words."""
+DEAREST = 50_000
+"""Of what ways say that reading calls costs, for one reply; what is dearer is no call."""
 _STEP = 4_096
 """Characters looked at together, so that nothing long is copied often."""
 _FAR = 64
@@ -70,7 +74,7 @@ class Scanner:
         self._tag = opened or ANALYSIS
         self._attempt: _Attempt | None = None
         self._closer = ""
-        self._wasted = 0
+        self._wasted = self._seen = self._cost = 0
         self._step: Callable[[], bool] = self._opened if opened else self._words
 
     def feed(self, text: str) -> list[Piece]:
@@ -106,9 +110,15 @@ class Scanner:
             self._out.append(Words(text))
             self._spoke = self._spoke or not text.isspace()
 
+    def _mark(self, text: str, closes: bool = False) -> None:
+        self._out.append(Mark(text, closes))
+        self._seen += 1
+
     # Each step says whether there may be more to do with the text that has come.
 
     def _words(self) -> bool:
+        if self._seen > MOST:
+            return self._to(self._tired)
         if not self._text:
             return False
         if not self._spoke and (more := self._begin_reply()) is not None:
@@ -126,7 +136,7 @@ class Scanner:
         way = self._ways.get(found[0])
         if way is not None:
             return self._try(way, found[0])
-        self._out.append(Mark(found[0]))
+        self._mark(found[0])
         self._channel = False
         return True
 
@@ -138,11 +148,11 @@ class Scanner:
         if not text:
             return False
         if opens := _OPENS.begins(text):
-            self._out.append(Mark(opens))
+            self._mark(opens)
             self._text, self._tag = text[len(opens) :], _TAGS[opens]
             return self._to(self._thinking)
         if closes := _CLOSES.begins(text):
-            self._out.append(Mark(closes))
+            self._mark(closes)
             self._text = text[len(closes) :]
             return True
         known = (_OPENS, _CLOSES, self._plain)
@@ -163,7 +173,7 @@ class Scanner:
             self._text = text
         opens = self._tag.opens
         if text.startswith(opens):
-            self._out.append(Mark(opens))
+            self._mark(opens)
             self._text = text[len(opens) :]
         elif opens.startswith(text) and not self._final:
             return False
@@ -182,7 +192,7 @@ class Scanner:
         if found is None:
             return False
         if found[0] in tag.closes:
-            self._out.append(Mark(found[0]))
+            self._mark(found[0])
             self._text = text[found.end() :]
         return self._to(self._words)
 
@@ -200,27 +210,32 @@ class Scanner:
         end = attempt.length + verdict.at
         whole = "".join((*attempt.pieces, text))
         self._attempt, self._text = None, ""
-        taken = attempt.way.take(whole[:end]) if verdict.fits else None
+        taken = self._take(attempt.way, whole[:end]) if verdict.fits else None
         if isinstance(taken, Channel):
             self._channels = self._channels or not self._spoke
         if taken is None or (isinstance(taken, Channel) and not self._channels):
             return self._no_call(attempt, whole, end)
         self._push(whole[end:])
         if isinstance(taken, Channel):
-            self._out.append(Mark(whole[:end]))
+            self._mark(whole[:end])
             return self._begin_message(taken)
         self._out.append(Found(whole[:end], taken))
+        self._seen += len(taken)
         self._untried = ()
         self._channel = self._channel and not attempt.way.channels
         self._closer = attempt.way.closer
         return self._to(self._after_call)
+
+    def _take(self, way: Way, text: str) -> tuple[InlineCall, ...] | Channel | None:
+        self._cost += way.cost(text)
+        return way.take(text) if self._cost <= DEAREST else None
 
     def _no_call(self, attempt: _Attempt, whole: str, read: int) -> bool:
         self._wasted += read
         mark, idle = attempt.mark, attempt.way.idle
         if self._channels and idle and whole.startswith(idle):
             mark = idle
-            self._out.append(Mark(mark))
+            self._mark(mark)
         else:
             self._say(mark)
         self._push(whole[len(mark) :])
@@ -238,7 +253,7 @@ class Scanner:
         at = spaces(text)
         if closer and at <= _FAR:
             if text.startswith(closer, at):
-                self._out.append(Mark(text[: at + len(closer)], closes=True))
+                self._mark(text[: at + len(closer)], closes=True)
                 self._text = text[at + len(closer) :]
             elif closer.startswith(text[at:]) and not self._final:
                 return False
@@ -250,6 +265,7 @@ class Scanner:
         return False
 
     def _try(self, way: Way, mark: str) -> bool:
+        self._seen += 1
         self._attempt = _Attempt(way, mark, way.reader(mark), [mark], len(mark))
         return self._to(self._call)
 

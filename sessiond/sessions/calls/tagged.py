@@ -17,7 +17,7 @@ _VALUE_END = r"</parameter>|(?=<parameter=)|(?=</function>\s{0,4}</tool_call>)"
 _VALUE = re.compile(_VALUE_END)
 _OVERLAP = len("</function>") + 4 + len(END_OF_FRAME) - 1
 _FUNCTION = re.compile(r"(?:<tool_call>)?\s*+<function=([^>\s]++)>(.*)</function>\s*+", re.DOTALL)
-_PARAMETER = re.compile(rf"\s*+<parameter=([^>\s]++)>\n?(.*?)\n?(?:{_VALUE_END})", re.DOTALL)
+_PARAMETER = re.compile(rf"<parameter=([^>\s]++)>\n?(.*?)\n?(?:{_VALUE_END})", re.DOTALL)
 
 
 class _Parameters:

@@ -72,7 +72,8 @@ def _opened(block: bytes, offset: int) -> Place:
         member = TarInfo.frombuf(block, "ascii", "strict")
         same = member.size >= 0 and opening(member.name, member.size) == block
     except (TarError, ValueError) as error:
-        raise InvalidExport("What should be the header of a member is none.") from error
+        what = "What should be the header of a member is none."
+        raise InvalidExport(what if offset else "This is no file of sessiond export.") from error
     if not same:
         raise InvalidExport("A member is no plain file, or its header was altered.")
     return Place(member.name, offset, member.size)

@@ -45,15 +45,23 @@ class Desk:
             return await exported(record, tree, shelf, self.host.machine)
 
     async def import_session(
-        self, file: AsyncIterator[bytes], name: str | None, naming: Naming, *, state: bool
+        self,
+        file: AsyncIterator[bytes],
+        name: str | None,
+        naming: Naming,
+        *,
+        state: bool,
+        trusted: bool,
+        size: int,
     ) -> ImportReport:
         """As `Turns` has it."""
         if name is not None:
             self.register.refuse_taken(name)
+        self._incoming.check_room(size)
         importer = Importer(self.register, self.alone, self.summary)
         named = naming if name is None else lambda _: name
         async with self._incoming.received(file) as received, self.model() as loaded:
-            return await importer.take(received, named, loaded, wanted=state)
+            return await importer.take(received, named, loaded, wanted=state, trusted=trusted)
 
     @property
     def _incoming(self) -> Incoming:

@@ -25,8 +25,9 @@ from sessiond.sessions.schema import SessionRecord
 from sessiond.sessions.transfer.container import read_at
 from sessiond.sessions.transfer.manifest import Session
 from sessiond.sessions.transfer.report import ImportReport
+from sessiond.sessions.transfer.turn_line import CONTROLS
 from sessiond.sessions.transfer.verifying import Export, StateFile, read_export
-from sessiond.sessions.tree import SessionTree
+from sessiond.sessions.tree import SessionTree, without_responses
 from sessiond.sessions.turn import SessionSummary
 from sessiond.sessions.volatility import Volatility
 from sessiond.store.chain import (
@@ -42,6 +43,7 @@ from sessiond.store.store import Store
 logger = logging.getLogger(__name__)
 Naming = Callable[[str], str]
 """The full name for the one in a file. Raises InvalidRequest."""
+UNTRUSTED = "only the administrator can import state"
 _LABEL = 512
 
 
@@ -64,22 +66,27 @@ class Importer:
     summary: Callable[[SessionRecord], Awaitable[SessionSummary]]
 
     async def take(
-        self, file: BinaryIO, naming: Naming, loaded: Loaded, *, wanted: bool
+        self, file: BinaryIO, naming: Naming, loaded: Loaded, *, wanted: bool, trusted: bool
     ) -> ImportReport:
-        """`wanted`: the state, too. Raises Conflict if the name is taken, InvalidExport,
-        InvalidRequest for the name in the file, LedgerError: before anything has changed.
+        """`wanted`: the state, too; `trusted` as `Turns` has it. Raises Conflict if the name is
+        taken, InvalidExport, InvalidRequest for the name in the file, LedgerError: before anything
+        has changed.
         """
-        export = await asyncio.to_thread(read_export, file)
-        _check_tokens(export.tree, loaded)
-        session = export.head.session
+        export = await asyncio.to_thread(_checked, file, loaded)
+        session, tree = export.head.session, export.tree
         record = _record(session, naming(session.name))
+        ids = {turn.response_id for turn in tree if turn.response_id is not None}
+        if not trusted:
+            tree = await asyncio.to_thread(without_responses, tree, ids)
         async with self.alone(record.name):
             try:
-                dropped = await self.register.adopt(record, export.tree)
+                dropped = await self.register.adopt(record, tree)
             except TurnRefused as error:
                 raise InvalidExport("The turns cannot be stored as they are.") from error
             store = loaded.machine.store.of(record.owner)
-            taken = await _take_state(file, export, store, loaded, wanted=wanted)
+            unwanted = "" if trusted else UNTRUSTED
+            unwanted = unwanted if wanted else "not asked for"
+            taken = await _take_state(file, export, store, loaded, unwanted)
         return ImportReport(
             session=await self.summary(record),
             turns=len(export.tree),
@@ -88,7 +95,7 @@ class Importer:
             state_bytes=taken.bytes,
             state_skipped=taken.skipped,
             skipped_because=taken.because,
-            responses_dropped=dropped,
+            responses_dropped=dropped if trusted else len(ids),
         )
 
 
@@ -100,7 +107,7 @@ def _record(session: Session, name: str) -> SessionRecord:
         name=name,
         named=session.named or called(name) != session.name,
         agent=session.agent,
-        title=session.title,
+        title=CONTROLS.sub(" ", session.title),
         policy=session.policy,
         created=session.created,
         last_used=time.time(),
@@ -109,18 +116,16 @@ def _record(session: Session, name: str) -> SessionRecord:
 
 
 async def _take_state(
-    file: BinaryIO, export: Export, store: Store, loaded: Loaded, *, wanted: bool
+    file: BinaryIO, export: Export, store: Store, loaded: Loaded, unwanted: str
 ) -> Taken:
-    """What cannot be stored is told, never raised."""
+    """What cannot be stored is told, never raised; nothing is taken that is `unwanted`, and why."""
     marks = loaded.machine.fingerprint
     origin, files = export.head.state_of, export.state
-    reason = ""
-    if not wanted:
-        reason = "not asked for"
-    elif origin.model != marks.model:
-        reason = "it is of another model"
+    reason = unwanted
+    if origin.model != marks.model:
+        reason = reason or "it is of another model"
     elif origin.fingerprint != marks.value:
-        reason = "it is of other settings or another llama.cpp"
+        reason = reason or "it is of other settings or another llama.cpp"
     if reason or not files:
         return Taken(skipped=len(files), because=reason if files else "")
     return await asyncio.to_thread(_put_all, store, file, files, _lines(export))
@@ -134,6 +139,15 @@ def _check(session: Session) -> None:
         raise InvalidExport(f"The pinned front is no good: {error.message}") from error
     if len(session.agent or "") > _LABEL or len(names) > 32 or any(len(n) > 500 for n in names):
         raise InvalidExport("Something about the session is longer than it may be.")
+    if CONTROLS.search(session.agent or ""):
+        raise InvalidExport("The agent's name has characters that no name has.")
+
+
+def _checked(file: BinaryIO, loaded: Loaded) -> Export:
+    """Blocks the thread. Raises InvalidExport, OSError."""
+    export = read_export(file)
+    _check_tokens(export.tree, loaded)
+    return export
 
 
 def _check_tokens(tree: SessionTree, loaded: Loaded) -> None:

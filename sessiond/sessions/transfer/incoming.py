@@ -30,6 +30,15 @@ class Incoming:
         for left in self._directory.glob(f"{_PREFIX}*{_SUFFIX}"):
             left.unlink(missing_ok=True)
 
+    def check_room(self, size: int) -> None:
+        """Raises BodyTooLarge where the disk has no room for so many bytes now."""
+        if size:
+            try:
+                disk = os.statvfs(self._directory)
+            except OSError as error:
+                raise _no_room() from error
+            self._check(disk, size)
+
     @asynccontextmanager
     async def received(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[BinaryIO, None]:
         """All of `chunks` as a file that is gone afterwards. Raises BodyTooLarge where the disk has
@@ -46,14 +55,16 @@ class Incoming:
             yield file
 
     def _write(self, file: BinaryIO, data: bytearray) -> None:
-        disk = os.fstatvfs(file.fileno())
         try:
-            if disk.f_bavail * disk.f_frsize - self._keep_free < len(data):
-                raise _no_room()
+            self._check(os.fstatvfs(file.fileno()), len(data))
             file.write(data)
             file.flush()
         except OSError as error:
             raise _no_room() from error
+
+    def _check(self, disk: os.statvfs_result, size: int) -> None:
+        if disk.f_bavail * disk.f_frsize - self._keep_free < size:
+            raise _no_room()
 
 
 def _no_room() -> BodyTooLarge:

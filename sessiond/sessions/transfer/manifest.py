@@ -125,9 +125,14 @@ def loaded(raw: bytes, where: str) -> Any:
 
 
 def checked(kind: TypeAdapter[T], value: object, where: str) -> T:
-    """Raises InvalidExport."""
+    """Nothing is taken for what it is not: a number in quotes is no number.
+
+    Raises InvalidExport.
+    """
     try:
-        return kind.validate_python(value)
+        return kind.validate_json(orjson.dumps(value), strict=True)
+    except orjson.JSONEncodeError as error:
+        raise InvalidExport(f"{where} cannot be read: it is nested too deeply.") from error
     except ValidationError as error:
         field = ".".join(str(step) for step in error.errors()[0]["loc"]) or "it"
         raise InvalidExport(f"{where} cannot be read: {field} is not as it must be.") from error

@@ -11,8 +11,8 @@ from sessiond.sessions.turn import SessionSummary
 class ImportReport:
     """`tokens` of all turns. Of the file's state files `state_taken` are in the store now, with
     `state_bytes`; `state_skipped` are not, and `skipped_because` says why: their tokens are read
-    again on use. `responses_dropped`: ids that another session's responses have; the turns came
-    without them.
+    again on use. `responses_dropped`: ids that another session's responses have, or all where they
+    are not taken from who sent the file; the turns came without them.
     """
 
     session: SessionSummary

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import orjson
@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from sessiond.engine.events import FinishReason
 from sessiond.engine.memory import Tokens
 from sessiond.errors import InvalidExport
+from sessiond.sessions.depth import DEPTH, is_deeper
 from sessiond.sessions.responses import is_sound
 from sessiond.sessions.transcript import ROLES, Chat, Content, Text
 from sessiond.sessions.transfer.manifest import checked, loaded
@@ -22,11 +23,13 @@ from sessiond.sessions.tree import Turn, TurnStats
 LATEST = 32_503_680_000.0
 """Unix seconds: the year 3000. Times beyond cannot be shown everywhere."""
 MOST = 2**53
-DEPTH = 64
-"""Levels of nesting of a tool or an option, as of requests."""
 MOST_TURNS = 2**31 - 1
 _TOKENS = np.dtype("<i4")
 _LONG = 1024
+_LONG_MESSAGE = 8192
+_RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,512}")
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What terminals and logs obey rather than show."""
 _KNOWN_ROLES = frozenset(ROLES.values())
 
 
@@ -73,12 +76,20 @@ def turn_in(line: bytes, where: str) -> Turn:
     try:
         fields = {name: getattr(found, name) for name in TurnLine.__slots__}
         tokens = {name: _tokens(fields[name]) for name in ("prompt_tokens", "reply_tokens")}
-        turn = Turn(**{**fields, **tokens})
+        turn = Turn(**{**fields, **tokens, "stats": _shown(found.stats)})
     except (ValueError, binascii.Error) as error:
         raise InvalidExport(f"{where}: the tokens cannot be read.") from error
     if wrong := _wrong(turn):
         raise InvalidExport(f"{where}: {wrong} is not as it must be.")
     return turn
+
+
+def _shown(stats: TurnStats) -> TurnStats:
+    """With a reason that a terminal can show."""
+    if stats.miss is None:
+        return stats
+    message = CONTROLS.sub(" ", stats.miss.message)
+    return replace(stats, miss=replace(stats.miss, message=message))
 
 
 def _packed(tokens: Tokens) -> str:
@@ -96,14 +107,17 @@ def _wrong(turn: Turn) -> str:
     """The name of the first field that no daemon could have written."""
     numbers = [turn.number, *(n for n in (turn.parent, turn.replaces) if n is not None)]
     counts = [v for v in asdict(turn.stats).values() if isinstance(v, int | float)]
-    marks = (turn.tokenizer, turn.fingerprint, turn.model, turn.settings, turn.response_id or "")
+    miss, known_as = turn.stats.miss, turn.response_id
+    marks = (turn.tokenizer, turn.fingerprint, turn.model, turn.settings, turn.opened)
     sound = {
         "number": all(0 < number <= MOST_TURNS for number in numbers),
         "kept": 0 <= turn.kept <= MOST,
         "created": 0 <= turn.created <= LATEST,
         "stats": all(0 <= count <= MOST for count in counts),
+        "miss": miss is None or (0 <= miss.tokens <= MOST and len(miss.message) <= _LONG_MESSAGE),
         "tokenizer": all(len(mark) <= _LONG for mark in marks),
         "content": _is_said(turn.content),
+        "response_id": known_as is None or bool(_RESPONSE_ID.fullmatch(known_as)),
         "response": is_sound(turn),
     }
     return next((name for name, good in sound.items() if not good), "")
@@ -119,16 +133,4 @@ def _is_said(content: Content) -> bool:
     except orjson.JSONDecodeError:
         return False
     objects = all(isinstance(tool, dict) for tool in tools)
-    return objects and not _is_deeper([tools, content.template_options], DEPTH + 2)
-
-
-def _is_deeper(value: object, limit: int) -> bool:
-    """Without recursion, which is what too much depth would break."""
-    level: list[object] = [value]
-    for _ in range(limit):
-        inner = (one.values() if isinstance(one, dict) else one for one in level)
-        flat = (item for items in inner if isinstance(items, Iterable) for item in items)
-        level = [item for item in flat if isinstance(item, dict | list | tuple)]
-        if not level:
-            return False
-    return True
+    return objects and not is_deeper([tools, content.template_options], DEPTH + 2)

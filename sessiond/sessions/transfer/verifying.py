@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import islice
 from typing import BinaryIO
 
 from sessiond.errors import InvalidExport
@@ -30,8 +32,9 @@ from sessiond.sessions.transfer.turn_line import LATEST, turn_in
 from sessiond.sessions.tree import SessionTree, Turn
 from sessiond.store.chain import BLOCK_TOKENS, Kind
 
-MOST_TURN_BYTES = 1 << 30
+MOST_TURN_BYTES = 128 << 20
 """Of all turns together: they are in memory while they are looked at."""
+MOST_TURNS = 20_000
 _SMALL = 64 << 20
 _SEALED = len(seal(64 * "0"))
 
@@ -132,15 +135,45 @@ def _digest(file: BinaryIO, place: Place) -> str:
 def _tree(file: BinaryIO, places: Sequence[Place]) -> SessionTree:
     if sum(place.bytes for place in places) > MOST_TURN_BYTES:
         raise InvalidExport(f"The turns have more than {MOST_TURN_BYTES} bytes.")
+    lines = (turn for place in places for turn in _turns(file, place))
+    turns = list(islice(lines, MOST_TURNS + 1))
+    if len(turns) > MOST_TURNS:
+        raise InvalidExport(f"There are more than {MOST_TURNS} turns.")
     tree, responses = SessionTree(), set[str]()
-    for place in places:
-        for turn in _turns(file, place):
-            _add(tree, turn)
-            if turn.response_id in responses:
-                raise InvalidExport(f"Turn {turn.number} has the response of another one.")
-            if turn.response_id is not None:
-                responses.add(turn.response_id)
+    for turn in _related(turns):
+        _add(tree, turn)
+        if turn.response_id in responses:
+            raise InvalidExport(f"Turn {turn.number} has the response of another one.")
+        if turn.response_id is not None:
+            responses.add(turn.response_id)
+    _check_replaced(tree)
     return tree
+
+
+def _related(turns: Sequence[Turn]) -> Iterator[Turn]:
+    """A line that was compacted may be gone; what replaced it does not say so any more then."""
+    numbers = {turn.number for turn in turns}
+    for turn in turns:
+        yield turn if turn.replaces in numbers else replace(turn, replaces=None)
+
+
+def _check_replaced(tree: SessionTree) -> None:
+    """Raises InvalidExport where a turn replaces what it goes on from: each turn's are the numbers
+    from `first` on, as many as there are turns below it and itself.
+    """
+    sizes = Counter[int | None]()
+    for turn in reversed(list(tree)):
+        sizes[turn.number] += 1
+        sizes[turn.parent] += sizes[turn.number]
+    first, free = dict[int, int](), Counter[int | None]()
+    for turn in tree:
+        first[turn.number] = free[turn.parent]
+        free[turn.parent] += sizes[turn.number]
+        free[turn.number] = first[turn.number] + 1
+    for turn in tree:
+        if (gone := turn.replaces) is not None:
+            if first[gone] <= first[turn.number] < first[gone] + sizes[gone]:
+                raise InvalidExport(f"Turn {turn.number} replaces what it goes on from.")
 
 
 def _turns(file: BinaryIO, place: Place) -> Iterator[Turn]:
@@ -153,6 +186,11 @@ def _turns(file: BinaryIO, place: Place) -> Iterator[Turn]:
 
 
 def _add(tree: SessionTree, turn: Turn) -> None:
+    """Raises InvalidExport."""
+    if turn.replaces is not None and turn.replaces not in tree:
+        raise InvalidExport(f"Turn {turn.number} replaces one that is not before it.")
+    if turn.parent is not None and turn.parent >= turn.number:
+        raise InvalidExport(f"Turn {turn.number} does not fit: it came before its parent.")
     try:
         tree.add(turn)
     except (ValueError, TypeError) as error:

@@ -1,0 +1,200 @@
+"""A day of agents, event by event: what each costs here, at the least, and with another server.
+
+Traces are played to sessiond and, where one is named, to another server: a stock llama-server that
+is started here with the options that fit agents best, or any OpenAI-compatible one that runs. Each
+gets the replies that it gave itself. They take turns with every trace and round, each with an empty
+state, one at a time. The lower bound is computed from the texts (`scripts/day/bound.py`).
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scripts import results
+from scripts.bench import MODELS, AsJson, Out, Quick, model_path, run, workplace
+from scripts.daemon import Json
+from scripts.day import report, trace
+from scripts.day.bound import Count
+from scripts.day.llama_server import LlamaServer, options_of
+from scripts.day.replay import Day, Played, judged, play
+from scripts.day.servers import Elsewhere, Place, Server, Sessiond
+from scripts.day.trace import Trace, TraceError
+from scripts.fetch_models import ROOT
+from scripts.results import RESULTS, environment, progress
+from sessiond.chat.renderer import TemplateRenderer
+from sessiond.chat.template import ChatTemplate
+from sessiond.engine.llama import LlamaModel, physical_cores, start_backend
+from sessiond.engine.memory import Tokens
+from sessiond.engine.settings import ContextSettings
+from sessiond.sessions.transcript import read_chat
+
+QUICK_TRACES = ("regenerate",)
+TEMPLATES = ROOT / "tests" / "templates"
+OWN_TEMPLATES = {name: TEMPLATES / "qwen.jinja" for name in MODELS} | {
+    "gemma3-270m": TEMPLATES / "gemma_code.jinja"
+}
+"""Of the models of scripts.bench: their own have no tools, or there is none."""
+STOCK = "llama-server"
+Make = Callable[[Path], Server]
+"""A server whose files lie in a new folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    traces: tuple[Trace, ...]
+    place: Place
+    scale: float
+    rounds: int
+
+
+def servers(
+    task: Task, url: str, key: str, launch: tuple[str, Path] | None, options: Sequence[str]
+) -> dict[str, Make]:
+    place = task.place
+    found: dict[str, Make] = {"sessiond": lambda folder: Sessiond.of(place, folder / "state")}
+    if launch:
+        kind, binary = launch
+        found[kind] = lambda folder: LlamaServer(binary, place, folder, options)
+    if url:
+        found[url] = lambda folder: Elsewhere(url, key)
+    return found
+
+
+def days(task: Task, making: dict[str, Make], folder: Path) -> dict[str, dict[str, list[Day]]]:
+    """By trace and server, a day for each round. Who begins changes every time."""
+    played: dict[str, dict[str, list[Played]]] = {}
+    names = list(making)
+    turn = 0
+    for number in range(task.rounds):
+        for one in task.traces:
+            for step in range(len(names)):
+                name = names[(turn + step) % len(names)]
+                progress(f"round {number + 1} of {task.rounds}: {one.name}, {name}")
+                place = folder / f"{one.name}-{number}-{step}"
+                place.mkdir()
+                done = play(one, making[name](place), task.scale)
+                played.setdefault(one.name, {n: [] for n in names})[name].append(done)
+            turn += 1
+    progress("computing the bounds")
+    with counting(task.place) as count:
+        return {
+            trace_: {name: [judged(one, count) for one in rounds] for name, rounds in by.items()}
+            for trace_, by in played.items()
+        }
+
+
+@contextmanager
+def counting(place: Place) -> Iterator[Count]:
+    """Counts with the model's own vocabulary and template, whatever the server makes of them."""
+    start_backend()
+    model = LlamaModel(ContextSettings(place.model, 0, 1, n_gpu_layers=0))
+    source = place.template.read_text() if place.template else model.info.chat_template
+    try:
+        yield count_with(TemplateRenderer(model, ChatTemplate(source) if source else None))
+    finally:
+        model.close()
+
+
+def count_with(renderer: TemplateRenderer) -> Count:
+    now = datetime.now(UTC)
+
+    def count(messages: Sequence[Json], tools: Sequence[Json]) -> Tokens:
+        return renderer.full(read_chat(list(messages), list(tools)), now)
+
+    return count
+
+
+def settings_of(task: Task, model: str, making: dict[str, Make], more: Sequence[str]) -> Json:
+    place = asdict(task.place) | {"model": model, "template": str(task.place.template or "")}
+    settings = place | {"scale": task.scale, "rounds": task.rounds, "servers": list(making)}
+    settings["traces"] = {one.name: one.header.about for one in task.traces}
+    if STOCK in making:
+        settings["llama_server"] = [*options_of(task.place, Path("slots")), *more]
+    settings["command"] = shlex.join(["python", "-m", "scripts.bench_day", *sys.argv[1:]])
+    return settings
+
+
+def main(
+    trace_: Annotated[
+        list[str] | None,
+        typer.Option("--trace", help="Name or file; may be repeated. Not said: all."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="Of scripts.bench, or a GGUF.")] = "smollm2",
+    template: Annotated[
+        Path | None, typer.Option(help="A chat template instead of the model's.", exists=True)
+    ] = None,
+    scale: Annotated[float, typer.Option(help="Lengths of texts.", min=0.01, max=100)] = 1.0,
+    n_ctx: Annotated[int, typer.Option(help="Tokens of the context.", min=512)] = 8192,
+    slots: Annotated[int, typer.Option(help="Talks in the context at once.", min=1)] = 4,
+    threads: Annotated[int, typer.Option(help="0: the physical cores.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    url: Annotated[str, typer.Option(help="Another server, which runs already.")] = "",
+    key: Annotated[str, typer.Option(help="The key for it.", envvar="BENCH_API_KEY")] = "",
+    launch: Annotated[
+        tuple[str, Path] | None,
+        typer.Option(help="Start another server: llama-server and the path of its binary."),
+    ] = None,
+    launch_options: Annotated[str, typer.Option(help="More options for it, as one text.")] = "",
+    quick: Quick = False,
+    as_json: AsJson = False,
+    out: Out = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for the plots.")] = None,
+) -> None:
+    """Play agents' traces to sessiond and another server; count tokens, time, bytes and memory."""
+    if launch and launch[0] != STOCK:
+        raise typer.BadParameter(f"{launch[0]!r} is not {STOCK}", param_hint="--launch")
+    if quick:
+        trace_, model, scale = list(trace_ or QUICK_TRACES), "hybrid-tiny", 0.05
+        n_ctx, threads, rounds = 2048, threads or 1, 1
+    try:
+        traces = tuple(trace.named(trace_ or []))
+    except TraceError as error:
+        raise typer.BadParameter(str(error), param_hint="--trace") from error
+    path = Path(model) if model.endswith(".gguf") else model_path(model)
+    place = Place(
+        path, template or OWN_TEMPLATES.get(model), n_ctx, slots, threads or physical_cores()
+    )
+    task = Task(traces, place, scale, rounds)
+    more = shlex.split(launch_options)
+    making = servers(task, url, key, launch, more)
+    before = environment()
+    with workplace() as folder:
+        found = days(task, making, folder)
+    goals = report.goals_of(found, traces)
+    document = results.document(
+        "bench_day",
+        settings_of(task, model, making, more),
+        report.as_json(found),
+        goals,
+        before,
+    )
+    kept = RESULTS / "day" / Path(model).stem
+    where = plots or (None if quick else kept)
+    pictures = [report.plot(one, found[one.name], where) for one in traces] if where else []
+    if not as_json:
+        report.show(found)
+        for name, by in found.items():
+            report.show_events(name, by)
+        results.show_goals(goals)
+        results.show_environment(before)
+        for picture in pictures:
+            print(f"Plotted in {picture}")
+    results.finish(
+        document,
+        as_json=as_json,
+        keep=not quick,
+        out=out or (None if quick else kept.with_suffix(".json")),
+    )
+
+
+if __name__ == "__main__":
+    run(main)
