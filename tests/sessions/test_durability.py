@@ -105,8 +105,9 @@ def test_a_turn_is_synced_to_the_disk_before_it_is_acknowledged(tmp_path: Path) 
 @pytest.mark.parametrize("call", ["fsync,fdatasync", "pwrite64"])
 def test_a_failing_disk_makes_turns_wait_and_none_is_lost(tmp_path: Path, call: str) -> None:
     path, trace = tmp_path / "ledger.sqlite", tmp_path / "trace"
-    # The first calls create the file; from the 30th on six in a row fail.
-    first = 30 if call == "pwrite64" else 8
+    # The first calls create the file; soon after these, six in a row fail.
+    traced(tmp_path / "other.sqlite", trace, "-e", f"trace={call}", turns=0)
+    first = len(re.findall(r"^\d+ +(?:pwrite64|f(?:data)?sync)\(", trace.read_text(), re.M)) + 3
     fault = f"inject={call}:error=EIO:when={first}..{first + 5}"
     said = traced(path, trace, "-e", f"trace={call}", "-e", fault, turns=20)
     assert "(INJECTED)" in trace.read_text()
