@@ -33,6 +33,9 @@ SCRIPTS = (
     "bench_load",
     "bench_growth",
     "bench_footprint",
+    "bench_day",
+    "bench_prefix",
+    "bench_memory",
     "proof_durability",
 )
 Run = Callable[..., subprocess.CompletedProcess[str]]
