@@ -8,8 +8,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
 
 from sessiond.errors import StoreFailed
+from sessiond.store.damage import is_damage
 from sessiond.store.row import Base
 
 SCHEMA = 1
@@ -35,10 +37,17 @@ def open_database(
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except (OSError, sqlite3.Error) as error:
         raise StoreFailed(f"The index {path} cannot be opened: {error}.") from error
-    return _engine(path), state != "good"
+    try:
+        return _engine(path), state != "good"
+    except (DBAPIError, UnicodeDecodeError) as error:
+        if isinstance(error, DBAPIError) and not is_damage(error.orig):
+            raise StoreFailed(f"The index {path} cannot be opened: {error.orig}.") from error
+    _move_aside(path, "damaged")
+    return _engine(path), True
 
 
 def _engine(path: Path) -> Engine:
+    """Of a file that SQLite itself finds sound; its tables may still be none of ours."""
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         connect_args={"check_same_thread": False, "timeout": 10},
@@ -51,9 +60,13 @@ def _engine(path: Path) -> Engine:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
 
-    Base.metadata.create_all(engine)
-    with engine.begin() as connection:
-        connection.exec_driver_sql(f"PRAGMA user_version={SCHEMA}")
+    try:
+        Base.metadata.create_all(engine)
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"PRAGMA user_version={SCHEMA}")
+    except BaseException:
+        engine.dispose()
+        raise
     return engine
 
 

@@ -217,3 +217,23 @@ def test_damage_that_does_not_show_from_outside_is_found_by_use(tmp_path: Path, 
         store.verify()
     store.close()
     expect_all(tmp_path)
+
+
+def test_a_schema_that_is_no_text_is_rebuilt_at_the_start(tmp_path: Path) -> None:
+    """1. A letter in a column's type becomes a byte that is none. 2. Start.
+
+    Result: SQLite finds the file sound and cannot say what is in it; it is put aside at once.
+    """
+    store = open_store(tmp_path)
+    fill(store, line(512))
+    store.close()
+    path = tmp_path / "state" / "index.sqlite"
+    content = path.read_bytes()
+    at = content.index(b"VARCHAR NOT NULL")
+    for beside in path.parent.glob("index.sqlite*"):
+        beside.unlink()
+    path.write_bytes(content[: at + 10] + b"\xff" + content[at + 11 :])
+    store = open_store(tmp_path)
+    assert len(store.lookup(line(512)).blocks) == 2
+    assert (path.parent / "index.sqlite.damaged").exists()
+    store.close()
