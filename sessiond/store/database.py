@@ -40,10 +40,16 @@ def open_database(
     try:
         return _engine(path), state != "good"
     except (DBAPIError, UnicodeDecodeError) as error:
-        if isinstance(error, DBAPIError) and not is_damage(error.orig):
+        if isinstance(error, DBAPIError) and not _is_at_fault(error.orig):
             raise StoreFailed(f"The index {path} cannot be opened: {error.orig}.") from error
     _move_aside(path, "damaged")
     return _engine(path), True
+
+
+def _is_at_fault(error: BaseException | None) -> bool:
+    """The file could be opened for writing: what SQLite takes for read-only is its header."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return is_damage(error) or code & 0xFF == sqlite3.SQLITE_READONLY
 
 
 def _engine(path: Path) -> Engine:
