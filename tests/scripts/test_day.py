@@ -160,7 +160,7 @@ CASES = [
 ]
 
 
-# What is on disk by a restart depends on how fast this machine is: not part of `make test` as it is.
+# What is on disk by a restart depends on how fast this machine is: no part of `make test`.
 @pytest.mark.proof_agents_load
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_sessiond_evaluates_what_a_trace_allows(
@@ -172,7 +172,7 @@ def test_sessiond_evaluates_what_a_trace_allows(
     check(played, judged(play(played, server, SCALE), WITH_TOOLS))
 
 
-# What is on disk by a restart depends on how fast this machine is: not part of `make test` as it is.
+# What is on disk by a restart depends on how fast this machine is: no part of `make test`.
 @pytest.mark.proof_agents_load
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropped_reasoning_costs_nothing(kind: str, host: Host, state_dir: Path) -> None:
