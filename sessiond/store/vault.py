@@ -53,18 +53,26 @@ class Vault:
         self.files.prepare()
         self.files.clear_incoming()
         self.index = Index(index_path)
+        try:
+            self._begin()
+        except StoreFailed:  # if that was damage, the index is doubted now and made anew
+            self.index.close()
+            self.index = Index(index_path)
+            self._begin()
         self.quarantine = Quarantine(self.files)
         self.writing: dict[str, int] = {}
         self.bytes_written = 0
         self.spared = ""
         self.closed = False
-        self.totals = self.index.totals_then or self.index.totals()
         self._leases: Counter[str] = Counter()
         self._doomed: set[str] = set()
-        self._pinned = self.index.pins()
-        self._tick = self.index.last_tick()
         if self.index.totals_then is None:
             self._sweep()
+
+    def _begin(self) -> None:
+        self.totals = self.index.totals_then or self.index.totals()
+        self._pinned = self.index.pins()
+        self._tick = self.index.last_tick()
 
     @property
     def bytes(self) -> int:
