@@ -17,8 +17,6 @@ from sessiond.store.row import Base
 SCHEMA = 1
 """Goes up with every change of the tables; an index with another number is rebuilt."""
 
-BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
 
 def open_database(
     path: Path, *, believed: bool = False, doubted: bool = False
@@ -84,7 +82,7 @@ def _state(path: Path, *, believed: bool) -> str:
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             verdict = "ok" if believed else _verdict(connection)
     except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode & 0xFF not in BROKEN:
+        if not is_damage(error):
             raise
         return "damaged"
     except UnicodeDecodeError:  # of what SQLite says about a damaged schema
