@@ -286,6 +286,15 @@ def footprint(found: Json) -> Lines:
     ]
 
 
+def durability(found: Json) -> Lines:
+    names = ("kills", "acknowledged", "lost", "points", "files", "accepted", "crashes")
+    proofs = found["results"]["proofs"].items()
+    return table(
+        ("proof", *names),
+        ((proof, *(counted.get(name, "") for name in names)) for proof, counted in proofs),
+    )
+
+
 def memory(found: Json) -> Lines:
     models = found["results"]["models"]
     lines = table(
@@ -369,6 +378,7 @@ FIGURES: dict[str, Callable[[Json], Lines]] = {
     "bench_ring": ring,
     "bench_memory": memory,
     "footprint": footprint,
+    "durability": durability,
     "bench_growth": growth,
     "bench_match": match,
 }
