@@ -27,12 +27,11 @@ def open_database(
     Raises StoreFailed when the file cannot be opened."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        path.chmod(0o600)
+        _make_private(path)
         state = "damaged" if doubted else _state(path, believed=believed)
         if state not in ("good", "empty"):
             _move_aside(path, state)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            _make_private(path)
     except (OSError, sqlite3.Error) as error:
         raise StoreFailed(f"The index {path} cannot be opened: {error}.") from error
     try:
@@ -41,7 +40,14 @@ def open_database(
         if isinstance(error, DBAPIError) and not _is_at_fault(error.orig):
             raise StoreFailed(f"The index {path} cannot be opened: {error.orig}.") from error
     _move_aside(path, "damaged")
+    _make_private(path)
     return _engine(path), True
+
+
+def _make_private(path: Path) -> None:
+    """There is a file, which its owner alone may read."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    path.chmod(0o600)
 
 
 def _is_at_fault(error: BaseException | None) -> bool:

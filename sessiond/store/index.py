@@ -71,7 +71,7 @@ class Index:
         self.totals_then = None if doubtful else receipt.take(path)
         believed = self.totals_then is not None or _is_large(path)
         self._engine, self.fresh = open_database(path, believed=believed, doubted=doubtful)
-        if not self._answers():
+        if believed and not self._answers():
             self._engine.dispose()
             self.totals_then = None
             doubtful = receipt.take_doubt(path)
@@ -79,7 +79,6 @@ class Index:
 
     def _answers(self) -> bool:
         try:
-            self.pins()
             return bool(self.last_tick() >= 0 and self.after("", 1) is not None)
         except StoreFailed:
             return False

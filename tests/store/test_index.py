@@ -236,4 +236,5 @@ def test_a_schema_that_is_no_text_is_rebuilt_at_the_start(tmp_path: Path) -> Non
     store = open_store(tmp_path)
     assert len(store.lookup(line(512)).blocks) == 2
     assert (path.parent / "index.sqlite.damaged").exists()
+    assert path.stat().st_mode & 0o777 == 0o600
     store.close()
