@@ -85,19 +85,22 @@ class Kills:
 
 
 def kills_of(kind: str, state: Path, count: int) -> Kills:
-    """So many kills, and a last start that finds everything."""
     daemon = FakeDaemon(state, ["--fake-memory", kind, "--fake-latency", "1"])
     crowd = Crowd(daemon.url, state, 3, KINDS.index(kind), tokens=TOKENS, front=FRONT)
-    kills = Kills(daemon, crowd, kind, seed=KINDS.index(kind))
+    return killed(Kills(daemon, crowd, kind, seed=KINDS.index(kind)), count)
+
+
+def killed(kills: Kills, count: int) -> Kills:
+    """So many kills, and a last start that finds everything."""
     try:
         for _ in range(count):
             kills.cycle()
-        daemon.start()
+        kills.daemon.start()
         kills.look()
-        assert daemon.stop() == 0
+        assert kills.daemon.stop() == 0
     finally:
-        daemon.kill()
-    assert crowd.acknowledged >= LEAST * count
+        kills.daemon.kill()
+    assert kills.crowd.acknowledged >= LEAST * count
     return kills
 
 
@@ -124,17 +127,7 @@ def test_two_hundred_kills_lose_no_acknowledged_turn(kind: str, tmp_path: Path) 
 def smol_kills(model: Path, state: Path, count: int) -> Kills:
     daemon = Daemon(model, state, ["--max-active", "2", "--model-threads", "1"])
     crowd = Crowd(daemon.url, state, 2, 5, tokens=4, front="You are brief.")
-    kills = Kills(daemon, crowd, None, seed=5)
-    try:
-        for _ in range(count):
-            kills.cycle()
-        daemon.start()
-        kills.look()
-        assert daemon.stop() == 0
-    finally:
-        daemon.kill()
-    assert crowd.acknowledged >= LEAST * count
-    return kills
+    return killed(Kills(daemon, crowd, None, seed=5), count)
 
 
 def test_kills_of_a_real_model_lose_no_acknowledged_turn(smol_path: Path, tmp_path: Path) -> None:
