@@ -27,7 +27,7 @@ from sessiond.metrics import (
     SNAPSHOTS_SUPERSEDED,
     Total,
 )
-from sessiond.sessions.supersede import Written, superseded
+from sessiond.sessions.supersede import KEPT_IN_MEMORY, Written, superseded
 from sessiond.store.chain import Kind
 from sessiond.store.found import StoredSnapshot
 from sessiond.store.loss import Rank
@@ -41,8 +41,6 @@ _CAPTURED = {how: Total(CAPTURES.labels(how)) for how in ("frozen", "direct", "p
 _CAPTURE_SECONDS, _DRAIN_SECONDS = Total(CAPTURE_SECONDS), Total(DRAIN_SECONDS)
 LEAST_WRITTEN = Rank.LAST_BOUNDARY
 """Snapshots below this rank are in memory only."""
-KEPT_BOUNDARIES = 4
-"""Of a line; older ones count as ordinary."""
 
 
 class Checkpoints:
@@ -113,7 +111,7 @@ class Checkpoints:
         """
         failed: list[Owner] = []
         await self.collect()
-        fresh = self._fresh()
+        fresh = [one for one in self._in_memory() if one.key not in self._handled]
         needless = set(superseded([*self._on_disk.values(), *fresh]))
         for snapshot in fresh:
             if snapshot.key in needless:
@@ -160,7 +158,8 @@ class Checkpoints:
             return
         if await self._run(lambda: self._fill(reserved, capture)):
             self._tokens[reserved.key] = as_tokens(capture.tokens).copy()
-            self._ring.demote(capture.owner, KEPT_BOUNDARIES)
+            own = [one for one in self._in_memory() if one.line == capture.owner]
+            self._ring.demote(superseded(own, KEPT_IN_MEMORY))
             self._prune()
 
     def _fill(self, reserved: Reservation, capture: Capture) -> bool:
@@ -181,13 +180,12 @@ class Checkpoints:
         with self._ring.lease(snapshot.key) as payload:
             return store.put_snapshot(snapshot.tokens, payload)
 
-    def _fresh(self) -> list[Written]:
+    def _in_memory(self) -> list[Written]:
+        """What is worth being written."""
         return [
             Written(entry.key, entry.line, self._tokens[entry.key], entry.rank)
             for entry in self._ring.entries()
-            if entry.rank >= LEAST_WRITTEN
-            and entry.key in self._tokens
-            and entry.key not in self._handled
+            if entry.rank >= LEAST_WRITTEN and entry.key in self._tokens
         ]
 
     async def _wrote(self, snapshot: Written) -> bool:
@@ -211,7 +209,7 @@ class Checkpoints:
             return
         SNAPSHOTS_SUPERSEDED.inc(await self._run(lambda: self._store.drop(gone)))
         for key in gone:
-            del self._on_disk[key]
+            self._on_disk.pop(key, None)
         self._prune()
 
     def _prune(self) -> None:

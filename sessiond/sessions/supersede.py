@@ -1,22 +1,25 @@
-"""Which snapshots on disk later ones of the same line replace. Pure."""
+"""Which snapshots later ones of the same line replace, on disk and in memory. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sessiond.engine.memory import Tokens, common_prefix
 from sessiond.store.loss import Rank
 
-KEPT = {Rank.END: 4, Rank.LAST_BOUNDARY: 2}
-"""Along each branch of a line: the ends of the last four turns, where the next user message begins,
-and the last two other places."""
+Kept = Mapping[Rank, int]
+KEPT: Kept = {Rank.END: 4, Rank.LAST_BOUNDARY: 2}
+"""On disk, along each branch of a line: the ends of the last four turns, where the next user
+message begins, and the last two other places."""
+KEPT_IN_MEMORY: Kept = {Rank.END: 4, Rank.LAST_BOUNDARY: 4}
+"""What goes on counting as more than an ordinary boundary there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Written:
-    """A snapshot on disk at the end of `tokens`."""
+    """A snapshot at the end of `tokens`, on disk or on its way."""
 
     key: str
     line: Hashable
@@ -24,17 +27,17 @@ class Written:
     rank: Rank
 
 
-def superseded(written: Sequence[Written]) -> list[str]:
-    """Keys that are not worth their bytes: so many of the same rank as are KEPT go on from there.
+def superseded(written: Sequence[Written], kept: Kept = KEPT) -> list[str]:
+    """Keys that are not worth their bytes: so many of the same rank as are `kept` go on from there.
 
     The end of a line that another branch left behind is kept: nothing goes on from it. Fronts are
     always kept.
     """
     groups: dict[tuple[Hashable, Rank], list[Written]] = defaultdict(list)
     for snapshot in written:
-        if snapshot.rank in KEPT:
+        if snapshot.rank in kept:
             groups[snapshot.line, snapshot.rank].append(snapshot)
-    return [key for (_, rank), group in groups.items() for key in _below(group, KEPT[rank])]
+    return [key for (_, rank), group in groups.items() for key in _below(group, kept[rank])]
 
 
 def _below(group: list[Written], kept: int) -> list[str]:
@@ -48,4 +51,6 @@ def _below(group: list[Written], kept: int) -> list[str]:
 
 def _goes_on(longer: Written, shorter: Written) -> bool:
     length = len(shorter.tokens)
-    return len(longer.tokens) > length and common_prefix(longer.tokens, shorter.tokens) == length
+    if len(longer.tokens) <= length or longer.tokens[length - 1] != shorter.tokens[-1]:
+        return False
+    return common_prefix(longer.tokens, shorter.tokens) == length

@@ -8,7 +8,7 @@ whose checksum differs, and nothing goes while somebody reads it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
@@ -144,27 +144,14 @@ class Ring:
 
     # --- ranks and lines
 
-    def promote(self, key: str, rank: Rank) -> bool:
-        """Raise the rank of an entry to at least `rank`; False if it is not there."""
+    def demote(self, keys: Iterable[str]) -> int:
+        """Make these ordinary boundaries, but for fronts; how many were more than that."""
         with self._lock:
-            slot = self._by_key.get(key)
-            if slot:
-                slot.rank = max(slot.rank, rank)
-            return slot is not None
-
-    def demote(self, line: Hashable, keep_last: int = 4) -> int:
-        """Make the boundaries of `line` ordinary but for the last ones, and so its ends.
-
-        Returns how many changed.
-        """
-        with self._lock:
-            own = [slot for slot in self._by_key.values() if slot.line == line]
-            own.sort(key=lambda slot: slot.place.position, reverse=True)
-            ranks = (Rank.LAST_BOUNDARY, Rank.END)
-            old = [s for rank in ranks for s in [s for s in own if s.rank is rank][keep_last:]]
-            for slot in old:
+            found = [self._by_key[key] for key in keys if key in self._by_key]
+            more = [slot for slot in found if Rank.BOUNDARY < slot.rank < Rank.FRONT]
+            for slot in more:
                 slot.rank = Rank.BOUNDARY
-            return len(old)
+            return len(more)
 
     def drop_line(self, predicate: Callable[[Hashable], bool]) -> int:
         """Drop all entries that only lines have for which `predicate` is true; how many those were.

@@ -151,7 +151,8 @@ class Daemon:
     async def kill(self) -> None:
         """Nothing is written any more; only what the process holds is let go."""
         await self.lifecycle._pins.close()
-        tasks = [*self.lifecycle._chores.tasks, *self.lifecycle._turns]
+        chores = (self.lifecycle._housekeeping, *self.lifecycle._chores.tasks)
+        tasks = [*chores, *self.lifecycle._turns]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -120,6 +120,28 @@ async def test_an_older_line_is_gone_on_with(state_dir: Path, kind: str, between
 
 
 @stopped
+async def test_a_shorter_line_can_be_gone_back_on_beside_a_longer_one(
+    state_dir: Path, kind: str, between: Between
+) -> None:
+    """1. Seven turns. 2. Back to the fourth, and two turns there. 3. Back one turn there. Result:
+    only what is said anew is evaluated, though the other line's last turns all lie further.
+    """
+
+    async def two_lines(daemon: Daemon, talk: Talk) -> None:
+        await talk.turns(daemon, 7)
+        shorter.append(talk.copy(4))
+        await shorter[0].turns(daemon, 2)
+
+    shorter: list[Talk] = []
+    async with scene(state_dir, kind, between, two_lines) as at:
+        edited = shorter[0].copy(-1)
+        standing = edited.standing
+        report = (await edited.say(at.daemon, "Something else entirely?")).report
+        assert report.prefilled_tokens <= report.prompt_tokens - standing
+        assert report.miss is None
+
+
+@stopped
 async def test_another_session_shares_the_front(
     state_dir: Path, kind: str, between: Between
 ) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.sessions.supersede import KEPT, Written, superseded
+from sessiond.sessions.supersede import KEPT, KEPT_IN_MEMORY, Written, superseded
 from sessiond.store.loss import Rank
 
 paths = st.lists(st.integers(0, 2), min_size=1, max_size=8)
@@ -43,3 +43,13 @@ def test_of_a_straight_line_the_last_few_stay(length: int) -> None:
     line = [([1] * n, Rank.END, 0) for n in range(1, length + 1)]
     gone = superseded(written(line))
     assert sorted(map(int, gone)) == list(range(max(0, length - KEPT[Rank.END])))
+
+
+def test_a_longer_branch_replaces_nothing_of_a_shorter_one() -> None:
+    """1. Six turns. 2. Back to the second, and two turns there. Result: in memory, each branch
+    keeps the ends of its own last turns, whichever is longer.
+    """
+    longer = [([1] * 10 * n, Rank.END, 0) for n in range(1, 7)]
+    shorter = [([1] * 20 + [2] * n, Rank.END, 0) for n in (3, 5)]
+    gone = superseded(written([*longer, *shorter]), KEPT_IN_MEMORY)
+    assert sorted(gone) == ["0", "1"]

@@ -85,7 +85,13 @@ class Talk:
         for position, rank in places:
             offered(ring, self.tokens[:position], rank, self.name)
         self.positions.append(start)
-        ring.demote(self.name)
+        ring.demote(self._outgrown(ring))
+
+    def _outgrown(self, ring: Ring) -> list[str]:
+        """Of each rank all but the last four, as sessions do it on a line that never goes back."""
+        own = sorted((e for e in ring.entries() if e.line == self.name), key=lambda e: e.position)
+        ranks = (Rank.LAST_BOUNDARY, Rank.END)
+        return [e.key for rank in ranks for e in [e for e in own if e.rank is rank][:-4]]
 
     def evaluated(self, ring: Ring, position: int) -> int:
         """Tokens to evaluate to get to `position`, from the best snapshot there is."""

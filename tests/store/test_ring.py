@@ -299,29 +299,15 @@ def test_a_view_that_outlives_its_lease_is_an_error() -> None:
     ring.check_integrity()
 
 
-def test_boundaries_beyond_the_last_four_become_ordinary() -> None:
+def test_what_is_demoted_becomes_an_ordinary_boundary_and_nothing_more_of_one() -> None:
     ring, tokens = Ring(100 * PAGE), line(2000)
-    for turn in range(1, 7):
-        published(ring, tokens[: turn * 100], Rank.LAST_BOUNDARY)
-        published(ring, tokens[: turn * 100 + 50], Rank.END)
-    published(ring, tokens[:20], Rank.FRONT)
-    published(ring, tokens[:30], Rank.STEP)
-    other = published(ring, line(10, 1), Rank.LAST_BOUNDARY, line="b")
-    assert ring.demote("a") == 4
-    ranks = {entry.position: entry.rank for entry in ring.entries() if entry.key != other}
-    assert {at for at, rank in ranks.items() if rank is Rank.BOUNDARY} == {100, 150, 200, 250}
-    assert {at for at, rank in ranks.items() if rank is Rank.END} == {350, 450, 550, 650}
-    assert (ranks[20], ranks[30]) == (Rank.FRONT, Rank.STEP)
-    assert ring.demote("a") == ring.demote("nobody") == 0
-    assert ring.demote("b", keep_last=0) == 1
-
-
-def test_a_rank_can_be_raised_and_is_never_lowered_by_it() -> None:
-    ring = Ring(4 * PAGE)
-    key = published(ring, line(10), Rank.BOUNDARY)
-    assert ring.promote(key, Rank.END) and ring.promote(key, Rank.STEP)
-    assert ring.entries()[0].rank is Rank.END
-    assert not ring.promote("0" * 64, Rank.END)
+    ranks = (Rank.END, Rank.LAST_BOUNDARY, Rank.FRONT, Rank.BOUNDARY, Rank.STEP)
+    keys = [published(ring, tokens[: 100 + at], rank) for at, rank in enumerate(ranks)]
+    assert ring.demote([*keys, "0" * 64]) == 2
+    after = {entry.key: entry.rank for entry in ring.entries()}
+    boundary = Rank.BOUNDARY
+    assert [after[key] for key in keys] == [boundary, boundary, Rank.FRONT, boundary, Rank.STEP]
+    assert ring.demote(keys[:2]) == 0
 
 
 def test_a_dropped_line_is_gone_also_what_is_being_written_or_read() -> None:
@@ -425,7 +411,7 @@ def test_threads_may_do_everything_at_once() -> None:
                     seen["gone"] += 1
             if draw.random() < 0.05:
                 ring.drop_line(lambda name: name == number)
-            ring.demote(number)
+            ring.demote([entry.key for entry in ring.entries() if entry.line == number][:2])
             assert ring.stats().bytes <= 24 * PAGE
 
     def guarded(number: int) -> None:

@@ -104,9 +104,13 @@ class RingMachine(RuleBasedStateMachine):
                 self.doomed.append(reservation)
         assert not [entry for entry in self.ring.entries() if entry.line == line]
 
-    @rule(line=lines, keep=st.integers(0, 4))
-    def demote(self, line: str, keep: int) -> None:
-        self.ring.demote(line, keep)
+    @precondition(lambda self: self.complete)
+    @rule(data=st.data())
+    def demote(self, data: st.DataObject) -> None:
+        keys = data.draw(st.lists(st.sampled_from(sorted(self.complete)), max_size=4))
+        self.ring.demote(keys)
+        ranks = {entry.key: entry.rank for entry in self.ring.entries()}
+        assert all(ranks.get(key) not in (Rank.END, Rank.LAST_BOUNDARY) for key in keys)
 
     @rule(text=texts, length=positions)
     def find(self, text: int, length: int) -> None:
