@@ -17,7 +17,7 @@ MODEL    ?= $(or $(firstword $(filter-out $(EMBEDDED),$(wildcard models/*.gguf))
 
 SOURCES := sessiond scripts $(wildcard tests)
 
-.PHONY: help run test check format demo bench proof-state proof-durability proof-api proof-agents proof-agents-load install dev clean
+.PHONY: help run test check format demo bench llama-server proof-state proof-durability proof-api proof-agents proof-agents-load install dev clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -29,7 +29,10 @@ help:
 	@echo "make check              lint and types only"
 	@echo "make format             let ruff format the code"
 	@echo "make demo               an agent talks, the daemon is killed, the talk goes on"
-	@echo "make bench              resume, decode, writes, captures, the ring, many streams, measured here"
+	@echo "make bench              an agent's day, common fronts, resume, streams, memory, measured here; the pages"
+	@echo "make bench LLAMA_SERVER=/path/to/llama-server"
+	@echo "                        the same, and the day with a stock llama-server too"
+	@echo "make llama-server       compile the stock llama-server of the same llama.cpp, to compare with"
 	@echo "make proof-state        a restored state continues bit-identically"
 	@echo "make proof-durability   an acknowledged turn survives a crash"
 	@echo "make proof-api          no request makes the API fail or answer what is not documented"
@@ -61,6 +64,8 @@ demo: $(VENV)/.installed $(EMBEDDED)
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m scripts.fetch_models bench
+	@$(BIN)/python -m scripts.bench_day $(if $(LLAMA_SERVER),--launch llama-server "$(LLAMA_SERVER)")
+	@$(BIN)/python -m scripts.bench_prefix
 	@$(BIN)/python -m scripts.bench_resume
 	@$(BIN)/python -m scripts.bench_decode
 	@$(BIN)/python -m scripts.bench_writes
@@ -69,7 +74,12 @@ bench: $(VENV)/.dev
 	@$(BIN)/python -m scripts.bench_match
 	@$(BIN)/python -m scripts.bench_load
 	@$(BIN)/python -m scripts.bench_growth
+	@$(BIN)/python -m scripts.bench_memory
 	@$(BIN)/python -m scripts.bench_footprint
+	@$(BIN)/python -m scripts.benchmark_pages
+
+llama-server: $(LLAMA)
+	@$(BIN)/python -m scripts.build_llama_server $(GPU) $(ARGS)
 
 proof-state proof-agents-load: $(VENV)/.dev
 	@$(BIN)/python -m scripts.fetch_models tests

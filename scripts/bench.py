@@ -25,6 +25,8 @@ MODELS: dict[str, Model] = {
     "gemma3-270m": fetch_models.GEMMA,
 }
 
+MODEL_HELP = "A name of scripts.bench, or the path of a GGUF."
+MODELS_HELP = "Names of scripts.bench or paths of GGUFs, with commas."
 Quick = Annotated[bool, typer.Option("--quick", help="Small, for a test of the script itself.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Out = Annotated[
@@ -62,9 +64,28 @@ def words(count: int, seed: str) -> str:
 
 def model_path(name: str) -> Path:
     """Makes or fetches the model where it is not there yet. Raises typer.BadParameter."""
+    if _is_file(name):
+        return _gguf(Path(name))
     if name not in MODELS:
-        raise typer.BadParameter(f"{name!r} is not one of: {', '.join(MODELS)}")
+        raise typer.BadParameter(
+            f"{name!r} is neither the path of a .gguf nor one of: {', '.join(MODELS)}"
+        )
     return fetch_models.fetch(MODELS[name])
+
+
+def _gguf(path: Path) -> Path:
+    if not path.is_file():
+        raise typer.BadParameter(f"{path}: there is no such file")
+    return path.resolve()
+
+
+def name_of(model: str) -> str:
+    """How results and files call it: a GGUF by its file's name."""
+    return Path(model).stem if _is_file(model) else model
+
+
+def _is_file(model: str) -> bool:
+    return model.endswith(".gguf")
 
 
 @contextmanager

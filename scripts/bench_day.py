@@ -4,13 +4,15 @@ Traces are played to sessiond and, where one is named, to another server: a stoc
 is started here with the options that fit agents best, or any OpenAI-compatible one that runs. Each
 gets the replies that it gave itself. They take turns with every trace and round, each with an empty
 state, one at a time. The lower bound is computed from the texts (`scripts/day/bound.py`).
+
+Goals: never more tokens than the other server, nor more than an event's bound allows, and no later
+first token: in the median of warm events, in sum, and in sum of those after a restart.
 """
 
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -20,7 +22,17 @@ from typing import Annotated
 import typer
 
 from scripts import results
-from scripts.bench import MODELS, AsJson, Out, Quick, model_path, run, workplace
+from scripts.bench import (
+    MODEL_HELP,
+    MODELS,
+    AsJson,
+    Out,
+    Quick,
+    model_path,
+    name_of,
+    run,
+    workplace,
+)
 from scripts.daemon import Json
 from scripts.day import report, trace
 from scripts.day.bound import Count
@@ -114,13 +126,22 @@ def count_with(renderer: TemplateRenderer) -> Count:
 
 
 def settings_of(task: Task, model: str, making: dict[str, Make], more: Sequence[str]) -> Json:
-    place = asdict(task.place) | {"model": model, "template": str(task.place.template or "")}
+    template = task.place.template
+    place = asdict(task.place) | {"model": model, "template": template.name if template else ""}
     settings = place | {"scale": task.scale, "rounds": task.rounds, "servers": list(making)}
     settings["traces"] = {one.name: one.header.about for one in task.traces}
     if STOCK in making:
-        settings["llama_server"] = [*options_of(task.place, Path("slots")), *more]
-    settings["command"] = shlex.join(["python", "-m", "scripts.bench_day", *sys.argv[1:]])
+        told = (*options_of(task.place, Path("slots")), *more)
+        settings["llama_server"] = [option.removeprefix(f"{ROOT}/") for option in told]
     return settings
+
+
+def draw(
+    found: Mapping[str, report.Days], traces: Sequence[Trace], folder: Path, model: str
+) -> list[Path]:
+    """The whole day, then each trace."""
+    whole = report.plot_day(found, folder, f"{model}: a day of agents")
+    return [whole, *(report.plot(one, found[one.name], folder) for one in traces)]
 
 
 def main(
@@ -128,7 +149,7 @@ def main(
         list[str] | None,
         typer.Option("--trace", help="Name or file; may be repeated. Not said: all."),
     ] = None,
-    model: Annotated[str, typer.Option(help="Of scripts.bench, or a GGUF.")] = "smollm2",
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "smollm2",
     template: Annotated[
         Path | None, typer.Option(help="A chat template instead of the model's.", exists=True)
     ] = None,
@@ -159,10 +180,8 @@ def main(
         traces = tuple(trace.named(trace_ or []))
     except TraceError as error:
         raise typer.BadParameter(str(error), param_hint="--trace") from error
-    path = Path(model) if model.endswith(".gguf") else model_path(model)
-    place = Place(
-        path, template or OWN_TEMPLATES.get(model), n_ctx, slots, threads or physical_cores()
-    )
+    shown = template or OWN_TEMPLATES.get(model)
+    place = Place(model_path(model), shown, n_ctx, slots, threads or physical_cores())
     task = Task(traces, place, scale, rounds)
     more = shlex.split(launch_options)
     making = servers(task, url, key, launch, more)
@@ -173,13 +192,14 @@ def main(
     document = results.document(
         "bench_day",
         settings_of(task, model, making, more),
-        report.as_json(found),
+        report.as_json(found, traces),
         goals,
         before,
     )
-    kept = RESULTS / "day" / Path(model).stem
+    document |= {"sums": report.whole_json(found, traces), "beyond": report.beyond(found)}
+    kept = RESULTS / "day" / name_of(model)
     where = plots or (None if quick else kept)
-    pictures = [report.plot(one, found[one.name], where) for one in traces] if where else []
+    pictures = draw(found, traces, where, name_of(model)) if where else []
     if not as_json:
         report.show(found)
         for name, by in found.items():

@@ -21,7 +21,7 @@ from typing import IO, Annotated
 import typer
 
 from scripts import results
-from scripts.bench import AsJson, Out, Quick, model_path, run, words, workplace
+from scripts.bench import MODEL_HELP, AsJson, Out, Quick, model_path, run, words, workplace
 from scripts.daemon import Daemon, DaemonFailed, Json, ask, events
 from scripts.decode_loops import cpu_ns
 from scripts.results import Goal, Spread, environment, progress, spread
@@ -178,7 +178,7 @@ def show(paces: dict[str, Pace], same: bool) -> None:
 
 
 def main(
-    model: Annotated[str, typer.Option(help="Name of the model.")] = "smollm2",
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "smollm2",
     tokens: Annotated[int, typer.Option(help="Tokens to decode each time.", min=2)] = 256,
     rounds: Annotated[int, typer.Option(help="Rounds that count.", min=1)] = 6,
     threads: Annotated[int, typer.Option(help="0: the physical cores.")] = 0,

@@ -1,45 +1,55 @@
 """Many streams at once: throughput next to a bare llama.cpp loop, and what they wait for.
 
 Each contestant is a process of its own, and all but one sleep: the bare loop, sessiond's engine
-without HTTP, the daemon read over HTTP by a process of its own, and llama-server, read by the same
-client, if its binary is given. All use the same model, threads and prompts, and draw greedily. They
-take turns, and who begins changes with every round.
+without HTTP, the daemon read over HTTP by a process of its own, and other servers, read by the same
+client: a stock llama-server that is started here with the options of `scripts/bench_day.py`, or any
+OpenAI-compatible one that runs. All that are started here have the same model, threads, context,
+batch and lines; all get the same prompts, draw greedily and keep nothing from one run to the next
+(a server that runs already may). They take turns, and who begins changes with every round.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated
 
-import httpx
 import typer
 
 from scripts import results
-from scripts.bench import AsJson, Out, Quick, model_path, run, words, workplace
-from scripts.daemon import Daemon, DaemonFailed, ask, free_port
-from scripts.load_loops import LINES, N_BATCH, Heard, Stream
-from scripts.results import Goal, Spread, environment, progress, spread
+from scripts.bench import (
+    MODEL_HELP,
+    AsJson,
+    Out,
+    Quick,
+    model_path,
+    name_of,
+    run,
+    words,
+    workplace,
+)
+from scripts.daemon import DaemonFailed
+from scripts.day.servers import Place
+from scripts.load_contestants import BARE, LLAMA_SERVER, OURS, Contestant, Rivals, contestants
+from scripts.load_loops import KEY, LINES, N_BATCH, Heard, Stream
+from scripts.load_plot import draw
+from scripts.results import RESULTS, Goal, Spread, environment, progress, spread
 from sessiond.cli.output import Column
 from sessiond.engine.core import STEP_BUDGET_MS
 from sessiond.engine.llama import physical_cores
 
+SCRIPT = "bench_load"
 OF_BETTER = 0.95
 BUDGETS = 2.0
-"""So many step budgets a stream waits for a token at most."""
+"""So many step budgets a stream of sessiond waits for a token at most."""
+HYBRID = "hybrid-tiny"
+"""Its gaps are measured too, after those of another model."""
 STREAMS = (1, 2, 4, 8)
-OURS = ("daemon", "engine")
-LLAMA_SERVER = "llama-server"
 SHORT = 32
 _AFTER = 8
-_START_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,10 @@ class Task:
     threads: int
     rounds: int
 
+    @property
+    def place(self) -> Place:
+        return Place(model_path(self.model), None, self.n_ctx, LINES, self.threads)
+
 
 @dataclass(frozen=True, slots=True)
 class Gap:
@@ -72,110 +86,6 @@ class Gap:
     @property
     def budgets(self) -> float:
         return self.longest.high / STEP_BUDGET_MS
-
-
-class Contestant:
-    """A process of `load_loops`; `path` is where a client asks for a round's stream."""
-
-    def __init__(
-        self,
-        *arguments: str,
-        path: Callable[[str], str] = str,
-        forget: Callable[[str], None] | None = None,
-    ) -> None:
-        """`forget` is told each path afterwards."""
-        self.path = path
-        self._forget = forget
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "scripts.load_loops", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._orders, self._answers = _pipe(self._process.stdin), _pipe(self._process.stdout)
-        if not self._answers.readline():
-            raise DaemonFailed(f"{' '.join(arguments)} did not start.")
-
-    def run(self, streams: Sequence[Stream]) -> list[Heard]:
-        order = json.dumps([asdict(stream) for stream in streams])
-        try:
-            answer = ask(self._orders, order, self._answers)
-        except (json.JSONDecodeError, BrokenPipeError) as error:
-            raise DaemonFailed("A contestant broke off; see above.") from error
-        if self._forget is not None:
-            for stream in streams:
-                self._forget(stream.path)
-        return [Heard(**heard) for heard in answer["streams"]]
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
-@contextmanager
-def contestants(task: Task, folder: Path, server: Path | None) -> Iterator[dict[str, Contestant]]:
-    model = model_path(task.model)
-    with ExitStack() as stack:
-
-        def start(*arguments: str, **more: Any) -> Contestant:
-            contestant = Contestant(*arguments, **more)
-            stack.callback(contestant.close)
-            return contestant
-
-        options = ["--model-threads", str(task.threads), "--n-ctx", str(task.n_ctx)]
-        options += ["--max-active", str(LINES)]
-        daemon = stack.enter_context(Daemon(model, folder / "state", options))
-        found = {"daemon": start("client", str(daemon.port), path=_path, forget=_forget(daemon))}
-        for kind in ("engine", "bare"):
-            found[kind] = start(kind, str(model), str(task.threads), str(task.n_ctx))
-        if server is not None:
-            port = stack.enter_context(_llama_server(server, model, task))
-            found[LLAMA_SERVER] = start("client", str(port), path=lambda _: "/v1/completions")
-        yield found
-
-
-def _path(session: str) -> str:
-    return f"/s/{session}/v1/completions"
-
-
-def _forget(daemon: Daemon) -> Callable[[str], None]:
-    """Deletes the session of a path, as soon as its turn has ended: nothing is left to be saved."""
-
-    def forget(path: str) -> None:
-        session = path.split("/")[2]
-        while (answer := daemon.http.delete(f"/v1/sessions/{session}")).status_code == 409:
-            time.sleep(0.05)
-        if answer.status_code not in (204, 404):
-            raise DaemonFailed(f"{session} could not be deleted: {answer.text}")
-
-    return forget
-
-
-@contextmanager
-def _llama_server(binary: Path, model: Path, task: Task) -> Iterator[int]:
-    port = free_port()
-    command = [str(binary), "-m", str(model), "--host", "127.0.0.1", "--port", str(port)]
-    command += ["-c", str(task.n_ctx), "-np", str(LINES), "-t", str(task.threads)]
-    command += ["-b", str(N_BATCH), "-ub", str(N_BATCH), "-fa", "on"]
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as process:
-        try:
-            _wait_for(f"http://127.0.0.1:{port}/health", process)
-            yield port
-        finally:
-            process.kill()
-
-
-def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if httpx.get(url, trust_env=False).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise DaemonFailed(f"{LLAMA_SERVER} did not get ready ({process.poll()}).")
 
 
 def prefill_rate(heard: Sequence[Heard], tokens: int) -> float:
@@ -236,21 +146,22 @@ def _rates(task: Task, who: Contestant, name: str, count: int, number: int) -> d
 
 
 def longest_gaps(task: Task, racing: dict[str, Contestant]) -> dict[str, Gap]:
-    """Of the daemon and of its engine."""
-    return {name: _gap(task, racing[name]) for name in OURS}
+    """Of all but the bare loop, which reads its prompts before it draws."""
+    return {name: _gap(task, who, name) for name, who in racing.items() if name != BARE}
 
 
-def _gap(task: Task, who: Contestant) -> Gap:
+def _gap(task: Task, who: Contestant, name: str) -> Gap:
     worst, usual, reading_ms = [], [], []
     for number in range(task.rounds):
-        progress(f"a stream beside {task.long:,} tokens, {number + 1} of {task.rounds}")
+        progress(f"{name}: a stream beside {task.long:,} tokens, {number + 1} of {task.rounds}")
         marks = [f"gap-{number}-{role}" for role in ("talks", "reads")]
         talks = Stream(words(SHORT, marks[0]), task.n_ctx // 4, who.path(marks[0]))
         reads = Stream(words(task.long, marks[1]), 1, who.path(marks[1]), _AFTER, ends_all=True)
         talking, reading = who.run([talks, reads])
-        found = sorted(gaps(talking, reading))
+        found = sorted(gaps(talking, reading)) if reading.times else []
         if not found:
-            raise DaemonFailed("The stream ended before the other line had read its prompt.")
+            told = f"{name}: the stream ended before the other line had read its prompt."
+            raise DaemonFailed(told)
         worst.append(found[-1])
         usual.append(found[len(found) // 2])
         reading_ms.append((reading.times[0] - reading.began) * 1e3)
@@ -280,9 +191,9 @@ def goals_of(
         for phase, of_better in phases.items()
     ]
     for model, by_name in gap.items():
-        for name, found in by_name.items():
+        for name in OURS:
             goal = f"{name}, longest gap on {model}, step budgets"
-            goals.append(Goal(goal, found.budgets, BUDGETS, at_least=False))
+            goals.append(Goal(goal, by_name[name].budgets, BUDGETS, at_least=False))
     return goals
 
 
@@ -292,7 +203,7 @@ def show(
     gap: dict[str, dict[str, Gap]],
 ) -> None:
     names = list(next(iter(next(iter(rates.values())).values())))
-    titles = ("STREAMS", "", *(name.upper() for name in names), *(f"{n.upper()} OF" for n in OURS))
+    titles = ("STREAMS", "", *(_title(name) for name in names), *(f"{n.upper()} OF" for n in OURS))
     rows = [
         (count, phase, *(by_name[name] for name in names), *ratio[count][phase].values())
         for count, phases in rates.items()
@@ -316,31 +227,50 @@ def show(
     results.show("Between two tokens of a stream while another line reads", columns, table)
 
 
+def _title(name: str) -> str:
+    return name if "://" in name else name.upper()
+
+
 def main(
-    model: Annotated[str, typer.Option(help="Of scripts.bench.")] = "smollm2",
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "smollm2",
     prompt: Annotated[int, typer.Option(help="Tokens that each stream reads.", min=32)] = 512,
     reply: Annotated[int, typer.Option(help="Tokens that each stream draws.", min=8)] = 64,
     rounds: Annotated[int, typer.Option(help="Of each, the first not counted.", min=1)] = 3,
     long: Annotated[int, typer.Option(help="Tokens read beside a stream.", min=256)] = 8_000,
     threads: Annotated[int, typer.Option(help="0: the physical cores.")] = 0,
-    llama_server: Annotated[Path | None, typer.Option(help="Its binary.", exists=True)] = None,
+    url: Annotated[str, typer.Option(help="Another server, which runs already.")] = "",
+    key: Annotated[str, typer.Option(help="The key for it.", envvar=KEY)] = "",
+    launch: Annotated[
+        tuple[str, Path] | None,
+        typer.Option(help="Start another server: llama-server and the path of its binary."),
+    ] = None,
+    launch_options: Annotated[str, typer.Option(help="More options for it, as one text.")] = "",
     quick: Quick = False,
     as_json: AsJson = False,
     out: Out = None,
 ) -> None:
     """Streams side by side: tokens per second, and the longest wait for one."""
+    if launch and launch[0] != LLAMA_SERVER:
+        raise typer.BadParameter(f"{launch[0]!r} is not {LLAMA_SERVER}", param_hint="--launch")
+    if launch and not launch[1].is_file():
+        raise typer.BadParameter(f"{launch[1]}: there is no such file", param_hint="--launch")
+    if url and not url.startswith(("http://", "https://")):
+        raise typer.BadParameter(f"{url!r} is no http address", param_hint="--url")
+    more = tuple(shlex.split(launch_options))
+    rivals = Rivals(launch[1].resolve() if launch else None, more, url, key)
     task = Task(model, STREAMS, prompt, reply, long, 16_384, threads or physical_cores(), rounds)
     if quick:
-        task = Task("hybrid-tiny", (1, 2), 64, 96, 1_500, 4096, threads or 1, 1)
+        task = Task(HYBRID, (1, 2), 64, 96, 1_500, 4096, threads or 1, 1)
     before = environment()
     gap: dict[str, dict[str, Gap]] = {}
     with workplace() as folder:
-        with contestants(task, folder / "one", llama_server) as racing:
+        with contestants(task.place, folder / "one", rivals) as racing:
             rates = throughput(task, racing)
-            gap[task.model] = longest_gaps(task, racing)
-        if task.model != "hybrid-tiny":
-            hybrid = replace(task, model="hybrid-tiny")
-            with contestants(hybrid, folder / "two", None) as racing:
+            gap[name_of(task.model)] = longest_gaps(task, racing)
+        if task.model != HYBRID:
+            hybrid = replace(task, model=HYBRID)
+            started = replace(rivals, url="")
+            with contestants(hybrid.place, folder / "two", started) as racing:
                 gap[hybrid.model] = longest_gaps(hybrid, racing)
     ratio = ratios(rates)
     goals = goals_of(ratio, gap)
@@ -353,19 +283,16 @@ def main(
         },
     }
     settings = {**asdict(task), "step_budget_ms": STEP_BUDGET_MS, "n_batch": N_BATCH}
-    settings["llama_server"] = str(llama_server or "")
-    document = results.document("bench_load", settings, measured, goals, before)
+    settings |= rivals.settings(task.place)
+    document = results.document(SCRIPT, settings, measured, goals, before)
+    pictures = [draw(document, out or RESULTS / f"{SCRIPT}.json")] if out or not quick else []
     if not as_json:
         show(rates, ratio, gap)
         results.show_goals(goals)
         results.show_environment(before)
+        for picture in pictures:
+            print(f"\nPlotted in {picture}")
     results.finish(document, as_json=as_json, keep=not quick, out=out)
-
-
-def _pipe(stream: IO[str] | None) -> IO[str]:
-    if stream is None:
-        raise TypeError("the process was started without a pipe")
-    return stream
 
 
 if __name__ == "__main__":

@@ -5,6 +5,17 @@ process's own. A resident session is in the context, whose memory is taken at th
 adds is its past and what is kept to go back. A parked one is on disk; the daemon was started anew.
 The thousand turns are the fake engine's, see `growth_turns`: with it, all that grows is sessiond's.
 `bench_footprint` looks at processor time and wake-ups instead.
+
+A turn of a kept session adds what has to stay while the session can go on, so memory grows with it:
+
+- each token's number, 4 bytes, in the turn and in the whole paths that the tree keeps ready, of
+  which there are `CACHED_PATHS`; each byte of its text once;
+- its records, at most `RECORDS` bytes however long it is. tracemalloc says 2.3 kB for a turn in the
+  tree (figures, messages, digests, heads of arrays) and 0.3 kB for the last day's history; the rest
+  is room for dictionaries that grow in leaps and for what malloc cannot use.
+
+The goal is their sum for the tokens that a turn had here, one byte of text each. What snapshots in
+the ring have beside their bytes is not in it: that has to be bounded by the ring.
 """
 
 from __future__ import annotations
@@ -16,14 +27,15 @@ from typing import Annotated, NamedTuple
 import typer
 
 from scripts import plots, results
-from scripts.bench import AsJson, Out, Quick, model_path, run, workplace
+from scripts.bench import MODELS_HELP, AsJson, Out, Quick, model_path, name_of, run, workplace
 from scripts.bench_footprint import WORDS, disk_of, memory_of, resident, talk
 from scripts.bench_ring import settled
 from scripts.daemon import SETTLED_S, Daemon, Json
-from scripts.growth_turns import KEPT_SESSIONS, WARM_UP, Dropped, Growth, Kept, grow
+from scripts.growth_turns import KEPT_SESSIONS, WARM_UP, Dropped, Growth, Kept, grow, tokens_of
 from scripts.plots import Panel, Role, Series
 from scripts.results import Goal, environment, number, progress
 from sessiond.cli.output import Column
+from sessiond.sessions.tree import CACHED_PATHS
 
 SCRIPT = "bench_memory"
 LEAST_LINE = 512
@@ -32,6 +44,9 @@ MOST_TURNS = 400
 OVER_RING, PER_TURN, STILL = 1.1, 2_000.0, 0.001
 """Memory for each byte in the ring; bytes that a turn of a deleted session may leave; threads and
 files that one may."""
+OF_TOKEN, OF_TEXT, RECORDS = 4 * (1 + CACHED_PATHS), 1, 4_000
+"""Bytes of memory that a turn of a kept session may add: of each token, of each byte of text, and
+however long it is."""
 GROWTH = ("TURNS", "OWN MB", "kB A TURN", "DISK MB", "kB A TURN", "THREADS", "FILES")
 _MB = 1e6
 
@@ -105,11 +120,13 @@ class Plan:
     turns: int
     threads: int
     quiet: float = SETTLED_S
+    template: Path | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
         lines = ("--max-active", str(self.resident), "--n-ctx", str(self.resident * LEAST_LINE))
-        return (*lines, "--model-threads", str(self.threads))
+        told = ("--model-chat-template-file", str(self.template)) if self.template else ()
+        return (*lines, "--model-threads", str(self.threads), *told)
 
 
 def standing(daemon: Daemon, quiet: float) -> Standing:
@@ -152,11 +169,6 @@ def sizes(name: str, plan: Plan) -> Sizes:
         per_parked=each(idle, parked, parked_tokens),
         ring=ring(path, plan) if full.ring else None,
     )
-
-
-def tokens_of(daemon: Daemon) -> int:
-    listed = daemon.http.get("/v1/sessions").raise_for_status().json()
-    return sum(session["tokens"] for session in listed["sessions"])
 
 
 def each(before: Standing, after: Standing, tokens: int) -> Each:
@@ -205,15 +217,26 @@ def growth(turns: int) -> dict[str, Growth]:
     return found
 
 
+def must_stay(tokens: float) -> float:
+    """Bytes at most of a turn that adds so many tokens of one byte of text each."""
+    return RECORDS + (OF_TOKEN + OF_TEXT) * tokens
+
+
 def goals(found: dict[str, Sizes], grown: dict[str, Growth]) -> list[Goal]:
     asked = [
         Goal(f"{name}: memory for each byte in the ring", one.ring.of_bytes, OVER_RING, False)
         for name, one in found.items()
         if one.ring
     ]
-    dropped = grown["dropped"].slopes
+    kept, dropped = grown["kept"], grown["dropped"].slopes
     return [
         *asked,
+        Goal(
+            f"memory that a turn of a kept session adds, {kept.tokens:.0f} tokens, bytes",
+            kept.slopes["own"],
+            must_stay(kept.tokens),
+            False,
+        ),
         *(
             Goal(f"{what} that a turn of a deleted session leaves, bytes", left, PER_TURN, False)
             for what, left in (("memory", dropped["own"]), ("disk", dropped["disk"]))
@@ -316,27 +339,35 @@ def _show_sessions(found: dict[str, Sizes]) -> None:
             )
 
 
+def settings_of(plan: Plan) -> Json:
+    told = {**asdict(plan), "template": plan.template.name if plan.template else ""}
+    return told | {"words": WORDS, "kept_sessions": KEPT_SESSIONS, "warm_up": WARM_UP}
+
+
 def main(
-    model: Annotated[str, typer.Option(help="Names, with commas.")] = "smollm2,hybrid-tiny",
+    model: Annotated[str, typer.Option(help=MODELS_HELP)] = "smollm2,hybrid-tiny",
     sessions: Annotated[int, typer.Option(help="In the context.", min=1)] = 16,
     parked: Annotated[int, typer.Option(help="Parked.", min=1)] = 64,
     ring_bytes: Annotated[int, typer.Option("--ring", help="Bytes of the ring.")] = 32 << 20,
     turns: Annotated[int, typer.Option(help="Of the fake engine.", min=20)] = 1_000,
     threads: Annotated[int, typer.Option(help="0: the physical cores.")] = 0,
+    template: Annotated[
+        Path | None, typer.Option(help="A chat template instead of the models'.", exists=True)
+    ] = None,
     quick: Quick = False,
     as_json: AsJson = False,
     out: Out = None,
 ) -> None:
     """Memory and disk: idle, for each session, for the ring, and over a thousand turns."""
-    plan = Plan(sessions, parked, ring_bytes, turns, threads)
+    plan = Plan(sessions, parked, ring_bytes, turns, threads, template=template)
     if quick:
-        model, plan = "hybrid-tiny", Plan(2, 3, 1 << 20, 20, 1, 0.3)
+        model, plan = "hybrid-tiny", Plan(2, 3, 1 << 20, 20, 1, 0.3, template)
     before = environment()
-    found = {name: sizes(name, plan) for name in model.split(",")}
+    found = {name_of(name): sizes(name, plan) for name in model.split(",")}
     grown = growth(plan.turns)
     document = results.document(
         SCRIPT,
-        {**asdict(plan), "words": WORDS, "kept_sessions": KEPT_SESSIONS, "warm_up": WARM_UP},
+        settings_of(plan),
         {
             "models": {name: summary(one) for name, one in found.items()},
             "growth": {name: asdict(one) for name, one in grown.items()},

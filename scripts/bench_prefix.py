@@ -25,7 +25,7 @@ from typing import Annotated
 import typer
 
 from scripts import plots, results
-from scripts.bench import AsJson, Out, Quick, model_path, run, workplace
+from scripts.bench import MODELS_HELP, AsJson, Out, Quick, model_path, name_of, run, workplace
 from scripts.daemon import SETTLED_S, Json
 from scripts.plots import Panel, Role
 from scripts.prefix_arms import (
@@ -354,7 +354,7 @@ def summary(each: Front) -> Json:
 
 
 def main(
-    model: Annotated[str, typer.Option(help="Names, with commas.")] = "smollm2",
+    model: Annotated[str, typer.Option(help=MODELS_HELP)] = "smollm2",
     count: Annotated[int, typer.Option("--prompts", help="For each front, with reuse.", min=2)] = (
         100
     ),
@@ -362,7 +362,9 @@ def main(
     sample: Annotated[int, typer.Option(help="Of these the scores are compared.", min=1)] = 2,
     reply: Annotated[int, typer.Option(help="Tokens of each reply.", min=2)] = 16,
     longest: Annotated[int, typer.Option(help="Words; 0: what the context has.", min=0)] = 0,
-    template: Annotated[Path | None, typer.Option(help="For a model without one.")] = None,
+    template: Annotated[
+        Path | None, typer.Option(help="For a model without one.", exists=True)
+    ] = None,
     threads: Annotated[int, typer.Option(help="0: the physical cores.")] = 0,
     quick: Quick = False,
     as_json: AsJson = False,
@@ -373,7 +375,7 @@ def main(
     if quick:
         model, plan = "hybrid-tiny", Plan(4, 2, 1, 4, 100, 1, 0.3)
     before = environment()
-    found = {name: measure(name, plan, template) for name in model.split(",")}
+    found = {name_of(name): measure(name, plan, template) for name in model.split(",")}
     settings = {**asdict(plan), "own_tokens": "20-50", "other_batch": OTHER_BATCH}
     settings["template"] = template.name if template else ""
     document = results.document(

@@ -18,7 +18,17 @@ from typing import Annotated, Any
 import typer
 
 from scripts import results
-from scripts.bench import AsJson, Out, Quick, model_path, run, words, workplace
+from scripts.bench import (
+    MODELS_HELP,
+    AsJson,
+    Out,
+    Quick,
+    model_path,
+    name_of,
+    run,
+    words,
+    workplace,
+)
 from scripts.daemon import Answer, Daemon, Json, state_files
 from scripts.results import Goal, Spread, environment, progress, spread
 from sessiond.cli.output import Column
@@ -187,13 +197,13 @@ def _turns(measured: Sequence[Measured]) -> Turns:
 def measure(names: Sequence[str], lengths: Sequence[int], rounds: int) -> dict[str, list[Length]]:
     found: dict[str, list[Length]] = {}
     for name in names:
-        found[name] = []
+        told = found[name_of(name)] = []
         for tokens in lengths:
             progress(f"{name}: {tokens} tokens")
             with workplace() as folder:
                 daemon = Daemon(model_path(name), folder / "state")
                 try:
-                    found[name].append(Line(daemon, tokens, rounds).measure())
+                    told.append(Line(daemon, tokens, rounds).measure())
                 finally:
                     daemon.kill()
     return found
@@ -269,7 +279,7 @@ def _show_read(each: Length) -> None:
 
 
 def main(
-    models: Annotated[str, typer.Option(help="Names, with commas.")] = "smollm2,hybrid-0.8b",
+    models: Annotated[str, typer.Option(help=MODELS_HELP)] = "smollm2,hybrid-0.8b",
     lengths: Annotated[str, typer.Option(help="Tokens, with commas.")] = f"1024,{RATIO_AT},7500",
     rounds: Annotated[int, typer.Option(help="Restarts for each kind of turn.", min=1)] = 5,
     quick: Quick = False,

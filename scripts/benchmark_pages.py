@@ -16,9 +16,10 @@ from typing import Annotated
 
 import typer
 
+from scripts.day_figures import Document, day
 from scripts.fetch_models import ROOT
 from scripts.page_figures import FIGURES, Lines, table
-from scripts.readme_figures import Document, readme
+from scripts.readme_figures import readme
 from scripts.results import RESULTS, Goal, Json, number
 
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
@@ -28,6 +29,10 @@ PLACE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 NONE_YET = "There are no results yet."
+TABLES = FIGURES | {"bench_day": day}
+WHOLE = "day.png"
+"""Of many pictures, the one that is shown; to the others there are links."""
+MANY_GOALS = 20
 
 
 def read(folder: Path = RESULTS) -> list[Document]:
@@ -72,7 +77,7 @@ def part(document: Document) -> Lines:
     if "results" not in found:
         return [f"`benchmarks/{name}`: {found.get('why', NONE_YET)}", ""]
     script = script_of(document)
-    tables = FIGURES[script](found) if script in FIGURES else []
+    tables = TABLES[script](found) if script in TABLES else []
     return [
         *origin(document),
         "",
@@ -88,7 +93,7 @@ def origin(document: Document) -> Lines:
     """The command, the settings and the machine of a results file."""
     name, found = document
     where = found["environment"]
-    settings = dict(found["settings"])
+    settings = {key: value for key, value in found["settings"].items() if key != "traces"}
     kept = found.get("command", settings.pop("command", ""))
     command = f"`{kept}`" if kept else "its command was not yet kept"
     told = ", ".join(f"{key} {_setting(value)}" for key, value in settings.items())
@@ -113,13 +118,38 @@ def _setting(value: object) -> str:
 def _pictures(name: str) -> Lines:
     """In a folder of a results file's name, or beside it with that name before a dash."""
     stem = Path(name).with_suffix("")
-    found = [*RESULTS.glob(f"{stem}-*.png"), *RESULTS.glob(f"{stem}/*.png")]
-    names = sorted(path.relative_to(RESULTS).as_posix() for path in found)
-    return [line for each in names for line in (f"![{Path(each).stem}](benchmarks/{each})", "")]
+    inside = sorted(RESULTS.glob(f"{stem}/*.png"))
+    many = any(path.name == WHOLE for path in inside)
+    shown = [path for path in inside if path.name == WHOLE] if many else inside
+    shown = [*sorted(RESULTS.glob(f"{stem}-*.png")), *shown]
+    linked = [path for path in inside if path not in shown]
+    lines = [line for path in shown for line in (f"!{_link(path)}", "")]
+    return [*lines, *([f"Event by event: {', '.join(map(_link, linked))}.", ""] if linked else [])]
+
+
+def _link(picture: Path) -> str:
+    return f"[{picture.stem}](benchmarks/{picture.relative_to(RESULTS).as_posix()})"
 
 
 def goals(found: Json) -> Lines:
+    """Of many, those that were met are folded up."""
     asked = [_goal(told) for told in found["goals"]]
+    if len(asked) <= MANY_GOALS:
+        return _goal_table(asked)
+    met = [goal for goal in asked if goal.met]
+    missed_ = [goal for goal in asked if not goal.met]
+    return [
+        *(_goal_table(missed_) if missed_ else ["No goal was missed."]),
+        "",
+        f"<details><summary>{len(met)} of {len(asked)} goals were met</summary>",
+        "",
+        *_goal_table(met),
+        "",
+        "</details>",
+    ]
+
+
+def _goal_table(asked: Iterable[Goal]) -> Lines:
     return table(
         ("goal", "asked", "measured", ""),
         ((g.name, g.asked, g.measured, "met" if g.met else "**MISSED**") for g in asked),

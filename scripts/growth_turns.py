@@ -42,11 +42,15 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """`slopes` are of each turn after the warm-up: bytes, threads and files, by regression."""
+    """`slopes` are of each turn after the warm-up: bytes, threads and files, by regression.
+
+    `tokens` are what a turn added to its session, of those sessions that are there at the end.
+    """
 
     looks: tuple[Look, ...]
     slopes: dict[str, float]
     turn_ms: float
+    tokens: float
 
 
 Talk = Callable[[Daemon, int], None]
@@ -100,7 +104,14 @@ def grow(folder: Path, talk: Talk, turns: int) -> Growth:
             if turn % every == every - 1:
                 looks.append(look(daemon, turn + 1))
         taken = time.perf_counter() - began
-    return Growth(tuple(looks), slopes(looks), 1e3 * taken / turns)
+        tokens = tokens_of(daemon)
+    return Growth(tuple(looks), slopes(looks), 1e3 * taken / turns, tokens / turns)
+
+
+def tokens_of(daemon: Daemon) -> int:
+    """Of all sessions, those of their longest paths."""
+    listed = daemon.http.get("/v1/sessions").raise_for_status().json()
+    return sum(session["tokens"] for session in listed["sessions"])
 
 
 def look(daemon: Daemon, turn: int) -> Look:

@@ -1,11 +1,12 @@
 """Many streams at once, as a process: bare llama.cpp, sessiond's engine, or an HTTP client.
 
     python -m scripts.load_loops bare|engine MODEL THREADS N_CTX
-    python -m scripts.load_loops client PORT
+    python -m scripts.load_loops client URL
 
 Says `{"ready": true}` when it can begin. Each line on stdin is an order: a list of streams, as
 `Stream` has them, that begin together. The answer has, for each stream, the seconds (monotonic,
-the same for all processes) at which its tokens came. It sleeps in between.
+the same for all processes) at which its tokens came. It sleeps in between. A client sends the key
+that is in BENCH_API_KEY, if there is one.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from __future__ import annotations
 import ctypes
 import http.client
 import json
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import llama_cpp.llama_cpp as C
 import numpy as np
@@ -35,6 +38,7 @@ from sessiond.engine.sampling import Ending, Sampling
 from sessiond.engine.settings import ContextSettings
 from sessiond.errors import SessiondError
 
+KEY = "BENCH_API_KEY"
 LINES = 8
 N_BATCH = 512
 
@@ -187,41 +191,58 @@ class EngineLoop:
 class HttpClient:
     """Reads bytes only, a thread for each stream, so that it costs little; parses afterwards."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, url: str, key: str = "") -> None:
+        parts = urlsplit(url)
+        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+        if parts.scheme not in kinds or not parts.hostname:
+            raise SystemExit(f"{url!r} is no address of a server.")
+        self._kind, self._host = kinds[parts.scheme], parts.netloc.rpartition("@")[2]
+        self._front = parts.path.rstrip("/").removesuffix("/v1")
+        self._headers = {"Content-Type": "application/json"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
 
     def run(self, streams: Sequence[Stream]) -> list[Heard]:
         chunks: list[list[tuple[float, bytes]]] = [[] for _ in streams]
         heard = [Heard(0.0, []) for _ in streams]
-        over = threading.Event()
+        over, first_over = threading.Event(), threading.Event()
+        failures: list[str] = []
 
         def follow(number: int) -> None:
             stream = streams[number]
-            while len(chunks[0]) < stream.after:
+            while len(chunks[0]) < stream.after and not first_over.is_set():
                 time.sleep(0.002)
             heard[number].began = time.monotonic()
-            for chunk in self._stream(stream, over):
-                chunks[number].append((time.monotonic(), chunk))
-                if stream.ends_all and b'"text"' in chunk:
-                    over.set()
+            try:
+                for chunk in self._stream(stream, over):
+                    chunks[number].append((time.monotonic(), chunk))
+                    if stream.ends_all and b'"text"' in chunk:
+                        over.set()
+            except (OSError, http.client.HTTPException) as error:
+                failures.append(f"{self._host}, {stream.path}: {error!r}")
+            if number == 0:
+                first_over.set()
 
         threads = [threading.Thread(target=follow, args=(n,)) for n in range(len(streams))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        if failures:
+            raise SystemExit(failures[0])
         for number, each in enumerate(heard):
             each.times += _token_times(chunks[number])
         return heard
 
-    def _stream(self, stream: Stream, over: threading.Event) -> Any:
-        body = {"prompt": stream.prompt, "max_tokens": stream.tokens, "temperature": 0}
-        body |= {"ignore_eos": True, "cache_prompt": False, "stream": True}
-        peer = http.client.HTTPConnection("127.0.0.1", self._port)
-        peer.request("POST", stream.path, json.dumps(body), {"Content-Type": "application/json"})
+    def _stream(self, stream: Stream, over: threading.Event) -> Iterator[bytes]:
+        body = {"model": "any", "prompt": stream.prompt, "max_tokens": stream.tokens}
+        body |= {"temperature": 0, "ignore_eos": True, "cache_prompt": False, "stream": True}
+        peer = self._kind(self._host)
+        peer.request("POST", self._front + stream.path, json.dumps(body), self._headers)
         answer = peer.getresponse()
         if answer.status != 200:
-            raise SystemExit(f"{stream.path}: {answer.status} {answer.read().decode()}")
+            told = answer.read().decode(errors="replace")
+            raise http.client.HTTPException(f"{answer.status} {told}")
         while not over.is_set() and (chunk := answer.read1()):
             yield chunk
         peer.close()
@@ -259,7 +280,7 @@ def _answer(document: Json) -> None:
 def main(arguments: list[str]) -> None:
     kind, *rest = arguments
     if kind == "client":
-        serve(HttpClient(int(rest[0])).run)
+        serve(HttpClient(rest[0], os.environ.get(KEY, "")).run)
         return
     loop = (BareLoop if kind == "bare" else EngineLoop)(Path(rest[0]), int(rest[1]), int(rest[2]))
     serve(loop.run)

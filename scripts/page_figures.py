@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from scripts.bench import name_of
 from scripts.results import Json, Spread, number
 
 Lines = list[str]
@@ -44,7 +45,11 @@ def worded(cell: object) -> str:
 
 
 def named(model: str) -> str:
-    return MODELS.get(model, model)
+    return MODELS.get(model, name_of(model))
+
+
+def capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def resume(found: Json) -> Lines:
@@ -118,24 +123,6 @@ def prefix(found: Json) -> Lines:
         )
         lines += [""]
     return lines
-
-
-def day(found: Json) -> Lines:
-    """What is not known of a server that counts nothing is left empty."""
-    return table(
-        ("trace", "server", "evaluated / bound", "sent", "evaluated", "bound", "MB written"),
-        (
-            (
-                trace,
-                server,
-                *("" if of[kind] is None else of[kind] for kind in ("ratio", "sent", "evaluated")),
-                of["lower"],
-                "" if of["written"] is None else of["written"] / _MB,
-            )
-            for trace, servers in found["results"].items()
-            for server, of in ((server, one["sum"]) for server, one in servers.items())
-        ),
-    )
 
 
 def decode(found: Json) -> Lines:
@@ -369,7 +356,6 @@ def _turns(grown: Json) -> Lines:
 
 FIGURES: dict[str, Callable[[Json], Lines]] = {
     "bench_prefix": prefix,
-    "bench_day": day,
     "bench_resume": resume,
     "bench_load": load,
     "bench_decode": decode,

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from scripts.page_figures import TURNS, Lines, named, of_cold, spread, table, worded
+from scripts.day_figures import Document, readme_tables, sentences
+from scripts.page_figures import TURNS, Lines, capital, named, of_cold, spread, table, worded
 from scripts.results import Json, number
 
 RESUME_AT = 4_096
-EVALUATED = ("evaluated", "sent", "lower")
-Document = tuple[str, Json]
-"""The name of a results file, and what stands in it."""
 
 
 def readme(documents: Sequence[Document]) -> Lines:
-    """A table of turns for each model, then one sentence for each other benchmark."""
-    lines = [line for document in documents for line in _resume(*document)]
+    """The day against other servers, turns of each model, one sentence for each other benchmark."""
+    lines = readme_tables(documents)
+    lines += [line for document in documents for line in _resume(*document)]
     said = [
         f"- {sentence} (`{name}`)."
         for script, word in SENTENCES.items()
@@ -38,7 +37,7 @@ def _resume(name: str, found: Json) -> Lines:
             if length["tokens"] != RESUME_AT:
                 continue
             cold = spread(length["cold"]["ttft_ms"]).median
-            title = f"{_capital(named(model))}, a prompt of {RESUME_AT:,} tokens"
+            title = f"{capital(named(model))}, a prompt of {RESUME_AT:,} tokens"
             lines += [f"{title} (`{name}`, {found['environment']['cpu']}):", ""]
             lines += table(
                 ("", "time to the first token, of cold", "tokens evaluated", "ms"),
@@ -71,35 +70,6 @@ def _prefix(found: Json) -> Lines:
 
 def _share(front: Json) -> float:
     return float(sum(front["added"].values()) / sum(front["first"].values()))
-
-
-def _day(found: Json) -> Lines:
-    """In sum over all traces, and against each server that counts what it evaluates."""
-    sums = {
-        trace: {server: one["sum"] for server, one in servers.items()}
-        for trace, servers in found["results"].items()
-    }
-    ours = [servers["sessiond"] for servers in sums.values() if "sessiond" in servers]
-    if not ours:
-        return []
-    evaluated, sent, bound = (sum(one[kind] for one in ours) for kind in EVALUATED)
-    model = found["settings"]["model"]
-    said = (
-        f"{len(ours)} traces of agents, {named(model)}: {number(evaluated / bound)} of the fewest"
-        f" tokens that can be evaluated, {number(100 * evaluated / sent)} % of those sent"
-    )
-    return [said + "".join(_against(sums, evaluated, other) for other in _others(sums))]
-
-
-def _others(sums: Json) -> Lines:
-    return sorted({server for servers in sums.values() for server in servers} - {"sessiond"})
-
-
-def _against(sums: Json, evaluated: int, other: str) -> str:
-    theirs = [servers[other]["evaluated"] for servers in sums.values() if other in servers]
-    if len(theirs) < len(sums) or None in theirs:
-        return ""
-    return f"; {other} evaluates {number(sum(theirs) / evaluated)} times as many"
 
 
 def _capture(found: Json) -> Lines:
@@ -195,13 +165,9 @@ def _footprint(found: Json) -> Lines:
     ]
 
 
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
-
-
 SENTENCES: dict[str, Callable[[Json], Lines]] = {
     "bench_prefix": _prefix,
-    "bench_day": _day,
+    "bench_day": sentences,
     "bench_capture": _capture,
     "bench_writes": _writes,
     "bench_ring": _ring,

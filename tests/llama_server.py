@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Stands in for llama-server: takes its options, and streams words at once.
+"""Stands in for llama-server: takes its options, and streams words.
 
+A raw completion reads a hundred words in a millisecond and writes one; a chat is told at once.
 Every word of a chat is a token. It remembers the last prompt and its reply, as one slot does, and
 evaluates what is new; the slot can be saved and restored.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import takewhile
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 LONGEST_REPLY = 4
+READ_S, WRITE_S = 1e-5, 1e-3
 slot: list[str] = []
 
 
@@ -38,7 +41,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif address.path.endswith("/chat/completions"):
             self._chat(asked)
         else:
+            time.sleep(len(asked["prompt"].split()) * READ_S)
             for _ in range(asked["max_tokens"]):
+                time.sleep(WRITE_S)
                 self._event({"choices": [{"text": " word", "finish_reason": None}]})
             self._event({"choices": [{"text": "", "finish_reason": "length"}]})
             self.wfile.write(b"data: [DONE]\n\n")

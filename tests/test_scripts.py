@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scripts import bench_load, bench_ring, bench_writes, decode_loops, results
+from scripts import bench_load, bench_ring, bench_writes, decode_loops, load_loops, results
 from scripts.bench_resume import plain_copy
 from scripts.bench_ring import Asked, Level
 from scripts.bench_writes import growth
@@ -144,17 +144,38 @@ def test_streams_are_compared_with_a_bare_loop(run: Run, hybrid_path: Path) -> N
     assert len(document["goals"]) == 2 * 2 * 2 + 2
 
 
-def test_llama_server_is_read_by_the_same_client(run: Run, hybrid_path: Path) -> None:
-    """A stand-in that speaks as it does. Result: the better of it and the loop is the measure."""
-    binary = ROOT / "tests" / "llama_server.py"
-    said = run("bench_load", "--quick", "--json", "--llama-server", str(binary))
-    document: dict[str, Any] = json.loads(said.stdout)
+def test_other_servers_are_read_by_the_same_client(
+    run: Run, hybrid_path: Path, tmp_path: Path, free_port: int
+) -> None:
+    """A stand-in for llama-server, started here, and one that runs. Result: rates and gaps of both.
+
+    The best of them and the loop is the measure; they have no goals; a picture is drawn.
+    """
+    binary, kept = ROOT / "tests" / "llama_server.py", tmp_path / "kept.json"
+    url = f"http://127.0.0.1:{free_port}"
+    asked = ("--launch", "llama-server", str(binary), "--launch-options", "--poll 0", "--url", url)
+    stock = [sys.executable, str(binary), "--host", "127.0.0.1", "--port", str(free_port)]
+    with subprocess.Popen(stock, stderr=subprocess.DEVNULL) as running:
+        try:
+            run("bench_load", "--quick", "--json", "--out", str(kept), *asked)
+        finally:
+            running.kill()
+    document: dict[str, Any] = json.loads(kept.read_text())
     rates, ratios = document["results"]["tokens_per_s"], document["results"]["of_better"]
     for count in ("1", "2"):
         rate = {name: rate[0] for name, rate in rates[count]["prefill"].items()}
-        better = max(rate["llama-server"], rate["bare"])
+        better = max(rate["llama-server"], rate[url], rate["bare"])
         of_better = rate["engine"] / better if better else 0.0
         assert ratios[count]["prefill"]["engine"] == pytest.approx(of_better)
+    assert list(document["results"]["gaps"]["hybrid-tiny"]) == [
+        *("daemon", "engine", "llama-server", url)
+    ]
+    assert len(document["goals"]) == 2 * 2 * 2 + 2
+    options = document["settings"]["llama_server"]
+    assert options[options.index("-b") + 1] == str(document["settings"]["n_batch"])
+    assert options[options.index("-np") + 1] == str(load_loops.LINES)
+    assert options[-2:] == ["--poll", "0"]
+    assert (tmp_path / "kept-hybrid-tiny.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_rates_count_only_while_all_streams_do_the_same() -> None:

@@ -1,10 +1,11 @@
 """The stock llama-server with the options that fit agents best, as its own help says in 2026.
 
 One unified cache for all slots, so that a single conversation may use all of it; idle slots keep
-what they hold, so that it can be saved; checkpoints at every message; a prompt cache in host RAM;
-chunks of old text shifted to where they are needed again (`--cache-reuse`; the server leaves it out
-where a model's memory cannot be shifted). Before it ends every slot is saved to a file, and
-restored after the next start. After a SIGKILL there is nothing but what an earlier end has saved.
+what they hold, so that it can be saved; checkpoints at every message; a prompt cache in host RAM.
+Before it ends every slot is saved to a file, and restored after the next start. After a SIGKILL
+there is nothing but what an earlier end has saved. `--cache-reuse`, which shifts the state of old
+text to other positions, is not among them: what it reuses was computed after other text, so the
+replies are no longer those of the prompt.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from scripts.daemon import DaemonFailed, free_port
 from scripts.day.servers import How, Measured, Place, client
 
 N_BATCH = 512
-CHUNK = 64
-"""Tokens of a chunk that is worth being shifted."""
 START_S = 300.0
 STOP_S = 60.0
 _POLL_S = 0.05
@@ -36,7 +35,7 @@ def options_of(place: Place, slots: Path) -> list[str]:
     options += ["-b", str(N_BATCH), "-ub", str(N_BATCH)]
     options += ["-fa", "on", "-ctk", "f16", "-ctv", "f16"]
     options += ["--cache-ram", "8192", "--ctx-checkpoints", "32", "--checkpoint-min-step", "0"]
-    options += ["--cache-reuse", str(CHUNK), "--slot-save-path", str(slots), "--jinja"]
+    options += ["--slot-save-path", str(slots), "--jinja"]
     if place.template:
         options += ["--chat-template-file", str(place.template)]
     return options
@@ -57,7 +56,8 @@ class LlamaServer:
         self._count = place.slots
         self._process: subprocess.Popen[bytes] | None = None
         self._measured = Measured()
-        self.http: httpx.Client = client(f"http://127.0.0.1:{self._port}")
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.http: httpx.Client = client(self.url)
 
     @property
     def written(self) -> int | None:
@@ -91,6 +91,13 @@ class LlamaServer:
     def kill(self) -> None:
         if self._process is not None:
             self._end("kill")
+
+    def erase(self) -> None:
+        """Empties all slots; waits for those that are still busy."""
+        for slot in range(self._count):
+            answer = self._slot(slot, "erase")
+            if answer.is_error:
+                raise DaemonFailed(f"Slot {slot} was not erased: {answer.text}")
 
     @property
     def _running(self) -> subprocess.Popen[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,6 +14,8 @@ from scripts.day.client import Refused, Reply, ask
 from scripts.day.servers import Server
 from scripts.day.trace import Event, Restart, Trace, TraceError, Turn
 
+Wait = Callable[[float], None]
+"""What a pause of so many seconds is."""
 SLACK = 1.1
 """The evaluated tokens of an event are at most so many times its bound."""
 
@@ -22,7 +24,8 @@ SLACK = 1.1
 class Cost:
     """Of one event. `lower`: the lower bound; `stated`: the bound that the trace states.
 
-    `written` are bytes since the event before, those of a state that is saved late too.
+    `written` are bytes since the event before, those of a state that is saved late too. `called`:
+    the reply had to be a call.
     """
 
     event: str
@@ -41,6 +44,7 @@ class Cost:
     miss: str
     finish_reason: str
     after_restart: bool
+    called: bool = False
 
     @property
     def holds(self) -> bool:
@@ -85,9 +89,10 @@ class _Heard:
 
 
 class _Player:
-    def __init__(self, trace: Trace, server: Server, scale: float) -> None:
+    def __init__(self, trace: Trace, server: Server, scale: float, wait: Wait) -> None:
         self._trace = trace
         self._server = server
+        self._wait = wait
         self._agent = Agent(trace.name, scale)
         self._written = 0
         self._restarted = False
@@ -138,7 +143,7 @@ class _Player:
             self.restarts.append(seconds)
             self._restarted = True
         elif not isinstance(event, Turn):
-            time.sleep(event.seconds)
+            self._wait(event.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +158,9 @@ class Played:
     written: int | None
 
 
-def play(trace: Trace, server: Server, scale: float) -> Played:
+def play(trace: Trace, server: Server, scale: float, wait: Wait = time.sleep) -> Played:
     """From its first start to its end. Raises DaemonFailed and TraceError."""
-    player = _Player(trace, server, scale)
+    player = _Player(trace, server, scale, wait)
     try:
         server.start()
         player.play()
@@ -211,4 +216,5 @@ def _cost(one: _Heard, bounds: Bounds) -> Cost:
         miss=reply.miss,
         finish_reason=reply.finish_reason,
         after_restart=one.after_restart,
+        called=turn.calls,
     )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scripts import plots, results
 from scripts.daemon import Json
 from scripts.day.replay import SLACK, Cost, Day
+from scripts.day.times import Pair, Times, compared, moments
 from scripts.day.trace import Restart, Trace, Turn
 from scripts.plots import Panel, Role, Series
 from scripts.results import Goal, Spread, number, spread
 from sessiond.cli.output import Column
 
-OURS = "sessiond"
+OURS, ALL = "sessiond", "all traces"
+AS_SOON = 1.05
+"""Times of two servers that differ by less are the same: so far do rounds of one differ."""
 MIB = 1 << 20
 Days = Mapping[str, Sequence[Day]]
 """By server, a day for each round."""
@@ -32,11 +35,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Of one server and trace. Tokens are those of the round that evaluated most."""
+    """Of one server, and of a trace or of all. Tokens are those of the round that evaluated most.
+
+    `ttft_s`: all times to the first token of a round together, without replies that must be calls.
+    """
 
     sent: int
     evaluated: int | None
     lower: int
+    ttft_s: Spread
     written: int | None
     resident: int | None
     restart_s: Spread | None
@@ -74,12 +81,70 @@ def sum_of(days: Sequence[Day]) -> Sum:
         sent=worst.sent,
         evaluated=worst.evaluated,
         lower=worst.lower,
+        ttft_s=spread(_ttft_s(day) for day in days),
         written=max(written, default=None),
         resident=max(resident, default=None),
         restart_s=spread(starts) if starts else None,
         left_out=worst.left_out,
         over=tuple(over),
     )
+
+
+def _ttft_s(day: Day) -> float:
+    return sum(cost.ttft_ms for cost in day.costs if not cost.called) / 1e3
+
+
+def sums_of(found: Mapping[str, Days]) -> dict[str, Sum]:
+    """By server, of all traces together."""
+    servers = dict.fromkeys(server for days in found.values() for server in days)
+    return {server: _together(found, server) for server in servers}
+
+
+def _together(found: Mapping[str, Days], server: str) -> Sum:
+    by_trace = {name: days[server] for name, days in found.items() if server in days}
+    sums = {name: sum_of(days) for name, days in by_trace.items()}
+    rounds = zip(*by_trace.values(), strict=True)
+    starts = [seconds for days in by_trace.values() for day in days for seconds in day.restarts]
+    resident = [one.resident for one in sums.values() if one.resident is not None]
+    return Sum(
+        sent=sum(one.sent for one in sums.values()),
+        evaluated=_all(one.evaluated for one in sums.values()),
+        lower=sum(one.lower for one in sums.values()),
+        ttft_s=spread(sum(map(_ttft_s, each)) for each in rounds),
+        written=_all(one.written for one in sums.values()),
+        resident=max(resident, default=None),
+        restart_s=spread(starts) if starts else None,
+        left_out=sum(one.left_out for one in sums.values()),
+        over=tuple(f"{name}: {event}" for name, one in sums.items() for event in one.over),
+    )
+
+
+def _all(counted: Iterable[int | None]) -> int | None:
+    """The sum, where all are known."""
+    found = [*counted]
+    known = [one for one in found if one is not None]
+    return sum(known) if len(known) == len(found) else None
+
+
+def pairs_of(trace: Trace, days: Days, other: str) -> list[Pair]:
+    """Each event's time to the first token here and there, the median of all rounds."""
+    when = moments(trace)
+    both = zip(events_of(days[OURS]), events_of(days[other]), strict=True)
+    return [
+        Pair(when.get(our.worst.event), our.ttft_ms.median, their.ttft_ms.median)
+        for our, their in both
+    ]
+
+
+def times_of(trace: Trace, days: Days, other: str) -> Times:
+    return compared(pairs_of(trace, days, other), restarts=not sum_of(days[other]).left_out)
+
+
+def whole_times(found: Mapping[str, Days], traces: Sequence[Trace], other: str) -> Times:
+    """Of all traces together."""
+    theirs = [(trace, found[trace.name]) for trace in traces if other in found[trace.name]]
+    pairs = [pair for trace, days in theirs for pair in pairs_of(trace, days, other)]
+    return compared(pairs, restarts=not sums_of(found)[other].left_out)
 
 
 def goals_of(found: Mapping[str, Days], traces: Sequence[Trace]) -> list[Goal]:
@@ -91,25 +156,55 @@ def goals_of(found: Mapping[str, Days], traces: Sequence[Trace]) -> list[Goal]:
             continue
         ours = sum_of(days[OURS])
         if trace.header.appends and ours.ratio is not None:
-            name = f"{trace.name}: evaluated / lower bound"
-            goals.append(Goal(name, ours.ratio, SLACK, at_least=False))
+            goals.append(_at_most(f"{trace.name}: evaluated / lower bound", ours.ratio, SLACK))
         name = f"{trace.name}: events over {SLACK} times their bound"
-        goals.append(Goal(name, float(len(ours.over)), 0.0, at_least=False))
-        for other in days:
-            if other != OURS:
-                goals += _against(trace.name, days, other)
+        goals.append(_at_most(name, float(len(ours.over)), 0.0))
+        for other in others(days):
+            goals += _less(trace.name, ours, sum_of(days[other]), other)
+            goals += _never_more(trace.name, days, other)
+            if len(traces) == 1:
+                goals += _no_later(trace.name, times_of(trace, days, other), other)
+    return [*goals, *_whole_goals(found, traces)] if len(traces) > 1 else goals
+
+
+def _whole_goals(found: Mapping[str, Days], traces: Sequence[Trace]) -> list[Goal]:
+    sums, goals = sums_of(found), list[Goal]()
+    for other in others(sums) if OURS in sums else ():
+        goals += _less(ALL, sums[OURS], sums[other], other)
+        goals += _no_later(ALL, whole_times(found, traces, other), other)
     return goals
 
 
-def _against(name: str, days: Days, other: str) -> list[Goal]:
-    ours, theirs = sum_of(days[OURS]), sum_of(days[other])
+def others(servers: Iterable[str]) -> list[str]:
+    return [server for server in servers if server != OURS]
+
+
+def _at_most(name: str, measured: float, wanted: float = 1.0) -> Goal:
+    return Goal(name, measured, wanted, at_least=False)
+
+
+def _less(name: str, ours: Sum, theirs: Sum, other: str) -> list[Goal]:
     if ours.evaluated is None or theirs.evaluated is None:
         return []
-    more = more_than(days, other)
-    of_theirs = ours.evaluated / theirs.evaluated
+    return [_at_most(f"{name}: evaluated / {other}", ours.evaluated / max(theirs.evaluated, 1))]
+
+
+def _never_more(name: str, days: Days, other: str) -> list[Goal]:
+    if sum_of(days[OURS]).evaluated is None or sum_of(days[other]).evaluated is None:
+        return []
+    more = float(len(more_than(days, other)))
+    return [_at_most(f"{name}: events with more than {other}", more, 0.0)]
+
+
+def _no_later(name: str, times: Times, other: str) -> list[Goal]:
     return [
-        Goal(f"{name}: evaluated / {other}", of_theirs, 1.0, at_least=False),
-        Goal(f"{name}: events with more than {other}", float(len(more)), 0.0, at_least=False),
+        _at_most(f"{name}: time to the first token, {words} / {other}", ratio, AS_SOON)
+        for words, ratio in (
+            ("warm", times.warm),
+            ("in sum", times.all),
+            ("after a restart", times.restarted),
+        )
+        if ratio is not None
     ]
 
 
@@ -119,22 +214,62 @@ def more_than(days: Days, other: str) -> list[str]:
     Each is measured over its own lower bound, for the servers' replies may differ.
     """
     pairs = zip(events_of(days[OURS]), events_of(days[other]), strict=True)
-    return [
-        our.worst.event for our, their in pairs if _over(our.worst) > max(_over(their.worst), 0)
-    ]
+    return [our.worst.event for our, their in pairs if _more(our.worst, their.worst)]
 
 
-def _over(cost: Cost) -> int:
-    return (cost.evaluated or 0) - cost.lower
+def _more(our: Cost, their: Cost) -> bool:
+    if our.evaluated is None or their.evaluated is None:
+        return False
+    return our.evaluated - our.lower > max(their.evaluated - their.lower, 0)
 
 
-def as_json(found: Mapping[str, Days]) -> Json:
+def beyond(found: Mapping[str, Days]) -> list[Json]:
+    """Events for which sessiond evaluated more than their bound allows, or than another server."""
+    told: list[Json] = []
+    for name, days in found.items():
+        events = {server: [one.worst for one in events_of(each)] for server, each in days.items()}
+        for at, our in enumerate(events.get(OURS, ())):
+            theirs = {other: events[other][at] for other in others(days)}
+            more = [other for other, their in theirs.items() if _more(our, their)]
+            if our.holds and not more:
+                continue
+            counts = {other: their.evaluated for other, their in theirs.items()}
+            told.append(
+                {"trace": name, "event": our.event, "evaluated": our.evaluated}
+                | {"lower": our.lower, "stated": our.stated, "over": not our.holds}
+                | {"others": counts, "more_than": more, "source": our.source, "miss": our.miss}
+            )
+    return told
+
+
+def as_json(found: Mapping[str, Days], traces: Sequence[Trace]) -> Json:
+    """By trace and server."""
+    return {trace.name: _trace_json(trace, found[trace.name]) for trace in traces}
+
+
+def _trace_json(trace: Trace, days: Days) -> Json:
+    """`times` are sessiond's, of that server's."""
+    compare = others(days) if OURS in days else []
     return {
-        name: {
-            server: {"sum": _sum_json(sum_of(rounds)), "rounds": [asdict(day) for day in rounds]}
-            for server, rounds in days.items()
+        server: {
+            "sum": _sum_json(sum_of(rounds)),
+            "times": asdict(times_of(trace, days, server)) if server in compare else None,
+            "rounds": [asdict(day) for day in rounds],
         }
-        for name, days in found.items()
+        for server, rounds in days.items()
+    }
+
+
+def whole_json(found: Mapping[str, Days], traces: Sequence[Trace]) -> Json:
+    """By server, of all traces together; `times` are sessiond's, of that server's."""
+    sums = sums_of(found)
+    compare = others(sums) if OURS in sums else []
+    return {
+        server: {
+            "sum": _sum_json(one),
+            "times": asdict(whole_times(found, traces, server)) if server in compare else None,
+        }
+        for server, one in sums.items()
     }
 
 
@@ -144,20 +279,24 @@ def _sum_json(found: Sum) -> Json:
 
 def show(found: Mapping[str, Days]) -> None:
     titles = "TRACE SERVER SENT EVALUATED BOUND RATIO".split()
-    titles += ["WRITTEN MiB", "MEMORY MiB", "RESTART s"]
+    titles += ["FIRST TOKENS s", "WRITTEN MiB", "MEMORY MiB", "RESTART s"]
     columns = [Column(title, right=place > 1) for place, title in enumerate(titles)]
-    rows = []
-    for name, days in found.items():
-        for server, rounds in days.items():
-            total = sum_of(rounds)
-            rows.append(
-                (
-                    *(name, server, f"{total.sent:,}", _counted(total.evaluated)),
-                    *(f"{total.lower:,}", "-" if total.ratio is None else number(total.ratio)),
-                    *(_mib(total.written), _mib(total.resident), total.restart_s or "-"),
-                )
-            )
-    results.show("Prompt tokens, in sum", columns, rows)
+    rows = [
+        _row(name, server, sum_of(rounds))
+        for name, days in found.items()
+        for server, rounds in days.items()
+    ]
+    if len(found) > 1:
+        rows += [_row(ALL, server, one) for server, one in sums_of(found).items()]
+    results.show("Prompt tokens, and times to the first token, in sum", columns, rows)
+
+
+def _row(name: str, server: str, total: Sum) -> tuple[object, ...]:
+    return (
+        *(name, server, f"{total.sent:,}", _counted(total.evaluated)),
+        *(f"{total.lower:,}", "-" if total.ratio is None else number(total.ratio)),
+        *(total.ttft_s, _mib(total.written), _mib(total.resident), total.restart_s or "-"),
+    )
 
 
 def show_events(name: str, days: Days) -> None:
@@ -185,8 +324,9 @@ def plot(trace: Trace, days: Days, folder: Path) -> Path:
     names = [event.worst.event for event in first]
     tokens = [Series("sent", [event.worst.sent for event in first], Role.SENT)]
     times: list[Series] = []
+    roles = _roles(days)
     for server, events in found.items():
-        role = Role.OURS if server == OURS else Role.OTHER
+        role = roles[server]
         tokens.append(Series(server, [event.worst.evaluated for event in events], role))
         spreads = [event.ttft_ms for event in events]
         low, high = [one.low for one in spreads], [one.high for one in spreads]
@@ -205,6 +345,54 @@ def plot(trace: Trace, days: Days, folder: Path) -> Path:
     ]
     path = folder / f"{trace.name}.png"
     return plots.save(panels, path, f"{trace.name}: {trace.header.about}")
+
+
+def plot_day(found: Mapping[str, Days], folder: Path, title: str) -> Path:
+    """Each trace in sum: what was evaluated of what was sent, and the times to the first token."""
+    sums = {name: {server: sum_of(each) for server, each in d.items()} for name, d in found.items()}
+    whole = sums_of(found)
+    panels = [_shares({**sums, ALL: whole} if len(found) > 1 else sums), _times(sums, whole)]
+    return plots.save(panels, folder / "day.png", title)
+
+
+def _shares(sums: Mapping[str, Mapping[str, Sum]]) -> Panel:
+    roles = _roles(dict.fromkeys(server for each in sums.values() for server in each))
+    series = [
+        Series(server, [_evaluated_share(one.get(server)) for one in sums.values()], role)
+        for server, role in roles.items()
+    ]
+    first = [next(iter(one.values())) for one in sums.values()]
+    bounds = [100 * one.lower / one.sent for one in first]
+    series.append(Series("lower bound", bounds, Role.BOUND))
+    title = "Prompt tokens evaluated, of those sent"
+    marks = [(len(sums) - 1.5, "")] if ALL in sums else []
+    return Panel(title, "", "per cent", list(sums), series, bars=True, marks=marks)
+
+
+def _times(sums: Mapping[str, Mapping[str, Sum]], whole: Mapping[str, Sum]) -> Panel:
+    said = ", ".join(f"{server} {number(one.ttft_s.median)} s" for server, one in whole.items())
+    series = [
+        Series(
+            server,
+            [one[server].ttft_s.median if server in one else None for one in sums.values()],
+            role,
+        )
+        for server, role in _roles(whole).items()
+    ]
+    title = f"Times to the first token, all events of a trace together. In sum: {said}"
+    return Panel(title, "trace", "seconds", list(sums), series, bars=True)
+
+
+def _roles(servers: Iterable[str]) -> dict[str, Role]:
+    """The first of the other servers has another colour than those after it."""
+    found = [*servers]
+    roles = dict.fromkeys(found, Role.OTHER_TOO)
+    roles |= dict.fromkeys(others(found)[:1], Role.OTHER)
+    return roles | ({OURS: Role.OURS} if OURS in roles else {})
+
+
+def _evaluated_share(one: Sum | None) -> float | None:
+    return None if one is None or one.evaluated is None else 100 * one.evaluated / one.sent
 
 
 def restarts_of(trace: Trace) -> list[float]:

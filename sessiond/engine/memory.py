@@ -54,3 +54,11 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
     n = min(len(a), len(b))
     different = np.flatnonzero(a[:n] != b[:n])
     return int(different[0]) if len(different) else n
+
+
+def is_prefix(a: Tokens, b: Tokens) -> bool:
+    """Whether `b` begins with all of `a`."""
+    n = len(a)
+    if not n or n > len(b) or a[-1] != b[n - 1]:  # nearly always enough
+        return not n
+    return np.array_equal(a, b[:n])

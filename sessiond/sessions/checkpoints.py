@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from sessiond.engine.context import Payload
 from sessiond.engine.core import Capture, CaptureCounts
-from sessiond.engine.memory import Tokens, as_tokens
+from sessiond.engine.memory import Tokens, as_tokens, is_prefix
 from sessiond.engine.sequence import Owner, whose
 from sessiond.engine.thread import Engine
 from sessiond.errors import EngineError, StateError, StateMissing, StoreFailed, StoreFull
@@ -52,6 +52,7 @@ class Checkpoints:
         self._store = store
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ring")
         self._lock = asyncio.Lock()
+        self._writing = asyncio.Lock()
         self._tokens: dict[str, Tokens] = {}
         self._on_disk: dict[str, Written] = {}
         self._handled: set[str] = set()
@@ -109,6 +110,10 @@ class Checkpoints:
 
         What later snapshots supersede before it was written is not written at all.
         """
+        async with self._writing:
+            return await self._write()
+
+    async def _write(self) -> list[Owner]:
         failed: list[Owner] = []
         await self.collect()
         fresh = [one for one in self._in_memory() if one.key not in self._handled]
@@ -157,10 +162,17 @@ class Checkpoints:
             capture.release()
             return
         if await self._run(lambda: self._fill(reserved, capture)):
-            self._tokens[reserved.key] = as_tokens(capture.tokens).copy()
+            self._remember(reserved.key, as_tokens(capture.tokens).copy())
             own = [one for one in self._in_memory() if one.line == capture.owner]
             self._ring.demote(superseded(own, KEPT_IN_MEMORY))
             self._prune()
+
+    def _remember(self, key: str, tokens: Tokens) -> None:
+        """What `tokens` go on from shares their memory from now on: one array for each branch."""
+        for other, known in self._tokens.items():
+            if is_prefix(known, tokens):
+                self._tokens[other] = tokens[: len(known)]
+        self._tokens[key] = tokens
 
     def _fill(self, reserved: Reservation, capture: Capture) -> bool:
         """Worker thread."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sessiond.engine.memory import Tokens, common_prefix
+from sessiond.engine.memory import Tokens, is_prefix
 from sessiond.store.loss import Rank
 
 Kept = Mapping[Rank, int]
@@ -50,7 +50,4 @@ def _below(group: list[Written], kept: int) -> list[str]:
 
 
 def _goes_on(longer: Written, shorter: Written) -> bool:
-    length = len(shorter.tokens)
-    if len(longer.tokens) <= length or longer.tokens[length - 1] != shorter.tokens[-1]:
-        return False
-    return common_prefix(longer.tokens, shorter.tokens) == length
+    return len(longer.tokens) > len(shorter.tokens) and is_prefix(shorter.tokens, longer.tokens)

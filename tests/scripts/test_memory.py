@@ -10,10 +10,19 @@ from typing import Any
 
 import pytest
 
-from scripts.bench_memory import Standing, each, has_room
+from scripts.bench_memory import (
+    RECORDS,
+    Plan,
+    Standing,
+    each,
+    goals,
+    has_room,
+    must_stay,
+    settings_of,
+)
 from scripts.benchmark_pages import figures, part
 from scripts.fetch_models import ROOT
-from scripts.growth_turns import Look, slopes
+from scripts.growth_turns import Growth, Look, slopes
 
 
 def test_a_quick_run_on_the_hybrid(hybrid_path: Path, tmp_path: Path) -> None:
@@ -65,3 +74,29 @@ def test_each_session_is_what_came_on_top() -> None:
 def test_a_ring_is_full_when_the_next_snapshot_does_not_fit() -> None:
     assert has_room({"ring_bytes": 80, "ring_entries": 8, "ring_budget": 90})
     assert not has_room({"ring_bytes": 80, "ring_entries": 8, "ring_budget": 89})
+
+
+def test_a_kept_turn_may_add_what_it_said_and_its_records() -> None:
+    """Four bytes for a token, in the turn and in four paths, its text; a byte more is missed."""
+    assert must_stay(100) == RECORDS + 100 * (4 + 4 * 4 + 1)
+
+    def missed(own: float) -> list[str]:
+        still = dict.fromkeys(("own", "disk", "threads", "files"), 0.0)
+        kept = Growth((), {**still, "own": own}, 1.0, 100.0)
+        found = goals({}, {"kept": kept, "dropped": Growth((), still, 1.0, 0.0)})
+        return [goal.name for goal in found if not goal.met]
+
+    assert missed(must_stay(100)) == []
+    assert missed(must_stay(100) + 1) == [
+        "memory that a turn of a kept session adds, 100 tokens, bytes"
+    ]
+
+
+def test_a_template_is_told_to_the_daemon_and_kept_by_name(tmp_path: Path) -> None:
+    shown = tmp_path / "own.jinja"
+    plan = Plan(2, 3, 4, 5, 1, template=shown)
+    assert plan.options[-2:] == ("--model-chat-template-file", str(shown))
+    assert settings_of(plan)["template"] == "own.jinja"
+    plain = Plan(2, 3, 4, 5, 1)
+    assert "--model-chat-template-file" not in plain.options
+    assert settings_of(plain)["template"] == ""

@@ -91,6 +91,14 @@ class Within:
         self._host.call(self._end("kill"))
         self.http.close()
 
+    def rest(self, _seconds: float) -> None:
+        """Nobody asks for so long that all is saved: what a daemon does then is done at once."""
+        self._host.call(self._save())
+
+    async def _save(self) -> None:
+        assert self._host.turns.daemon is not None, "no daemon lives"
+        await self._host.turns.daemon.machine.saver.save_all()
+
     async def _begin(self) -> None:
         self._host.turns.daemon = Daemon(self._rig)
         await self._host.turns.daemon.start()

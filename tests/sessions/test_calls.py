@@ -24,6 +24,8 @@ WRITTEN = {
     "<parameter=limit>3</parameter></function>",
     "json in a function": '<function=read>{"path": "/a b", "limit": 3}</function>',
     "cut off after the call": '<tool_call>{"name":"read","arguments":{"path":"/a b","limit":3}}',
+    "cut off in the closing mark": '<tool_call>{"name":"read","arguments":'
+    '{"path":"/a b","limit":3}}\n</tool_ca',
     "json": '{"type": "function", "name": "read", "parameters": {"path": "/a b", "limit": 3}}',
     "json after a mark": '<|python_tag|>{"name":"read","arguments":{"path":"/a b","limit":3}}',
     "json as a string": '{"name": "read", "arguments": "{\\"path\\": \\"/a b\\", \\"limit\\": 3}"}',

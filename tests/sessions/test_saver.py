@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
+from sessiond.engine.memory import Tokens
 from sessiond.sessions import saver
 from sessiond.store.chain import BLOCK_TOKENS
+from sessiond.store.store import Store
 from tests.rig import Daemon
 from tests.sessions.kinds import KINDS, MEMORIES, prompt_of, rig_of
 from tests.sessions.talk import Talk
@@ -49,6 +52,33 @@ async def test_saving_again_writes_nothing(state_dir: Path, kind: str) -> None:
         before = await written(daemon)
         assert before > 0
         assert await written(daemon) == before
+
+
+@each_kind
+async def test_two_that_save_at_once_write_and_drop_each_snapshot_once(
+    state_dir: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `verify`, or a park, beside the idle moment: after every turn of nine."""
+    async with rig_of(kind, state_dir).daemon() as daemon:
+        checkpoints, talk = daemon.machine.checkpoints, Talk(kind)
+        wrote, dropped = list[int](), list[str]()
+        put, drop = Store.put_snapshot, Store.drop
+
+        def putting(store: Store, tokens: Tokens, payload: memoryview) -> int:
+            wrote.append(len(tokens))
+            return put(store, tokens, payload)
+
+        def dropping(store: Store, keys: Collection[str]) -> int:
+            dropped.extend(keys)
+            return drop(store, keys)
+
+        monkeypatch.setattr(Store, "put_snapshot", putting)
+        monkeypatch.setattr(Store, "drop", dropping)
+        for _ in range(9):
+            await talk.turns(daemon, 1)
+            assert await asyncio.gather(checkpoints.write(), checkpoints.write()) == [[], []]
+        assert len(wrote) == len(set(wrote)) and len(dropped) == len(set(dropped))
+        assert bool(wrote) == bool(dropped) == MEMORIES[kind].needs_snapshot
 
 
 @each_kind

@@ -252,7 +252,8 @@ class Scanner:
         text, closer = self._text, self._closer
         at = spaces(text)
         if closer and at <= _FAR:
-            if text.startswith(closer, at):
+            cut = self._final and at < len(text) and closer.startswith(text[at:])
+            if cut or text.startswith(closer, at):
                 self._mark(text[: at + len(closer)], closes=True)
                 self._text = text[at + len(closer) :]
             elif closer.startswith(text[at:]) and not self._final:
