@@ -82,8 +82,16 @@ def document(
 
 
 def command() -> str:
-    """How this process was started, for someone in the directory of the repository."""
-    return shlex.join(["python", "-m", f"scripts.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
+    """How this process was started, for someone in the directory of the repository. No key of
+    another server is told.
+    """
+    said = ["python", "-m", f"scripts.{Path(sys.argv[0]).stem}", *sys.argv[1:]]
+    for at, word in enumerate(said):
+        if word.startswith("--key="):
+            said[at] = "--key=KEY"
+        elif said[at - 1] == "--key":
+            said[at] = "KEY"
+    return shlex.join(said)
 
 
 def environment() -> Json:
