@@ -73,6 +73,7 @@ bench: $(VENV)/.dev
 	@$(BIN)/python -m scripts.bench_ring
 	@$(BIN)/python -m scripts.bench_match
 	@$(BIN)/python -m scripts.bench_load $(if $(LLAMA_SERVER),--launch llama-server "$(LLAMA_SERVER)")
+	@$(BIN)/python -m scripts.bench_attention
 	@$(BIN)/python -m scripts.bench_growth
 	@$(BIN)/python -m scripts.bench_memory
 	@$(BIN)/python -m scripts.bench_footprint

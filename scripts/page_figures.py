@@ -203,6 +203,23 @@ def match(found: Json) -> Lines:
     )
 
 
+def attention(found: Json) -> Lines:
+    return table(
+        ("model", "new tokens", "flash / plain", "flash, ms", "plain, ms"),
+        (
+            (
+                named(model),
+                each["size"],
+                each["ratio"],
+                spread(each["flash"]),
+                spread(each["plain"]),
+            )
+            for model, batches in found["results"].items()
+            for each in batches
+        ),
+    )
+
+
 def growth(found: Json) -> Lines:
     kinds = {
         "ledger_open": "open the ledger",
@@ -367,4 +384,5 @@ FIGURES: dict[str, Callable[[Json], Lines]] = {
     "durability": durability,
     "bench_growth": growth,
     "bench_match": match,
+    "bench_attention": attention,
 }

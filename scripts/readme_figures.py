@@ -145,6 +145,19 @@ def _growth(found: Json) -> Lines:
     ]
 
 
+def _attention(found: Json) -> Lines:
+    """Where the two differ most."""
+    said: Lines = []
+    for model, batches in found["results"].items():
+        most = max(batches, key=lambda each: each["ratio"])
+        said.append(
+            f"llama.cpp's flash attention on this CPU, {named(model)}: a turn of {most['size']} new"
+            f" tokens takes {number(most['ratio'])} times as long as without it"
+            " (`model.flash_attn = false`)"
+        )
+    return said
+
+
 def _memory(found: Json) -> Lines:
     each = {named(name): one["per_parked"] for name, one in found["results"]["models"].items()}
     told = ", ".join(
@@ -172,6 +185,7 @@ SENTENCES: dict[str, Callable[[Json], Lines]] = {
     "bench_writes": _writes,
     "bench_ring": _ring,
     "bench_load": _load,
+    "bench_attention": _attention,
     "bench_growth": _growth,
     "bench_memory": _memory,
     "footprint": _footprint,

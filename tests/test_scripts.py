@@ -201,6 +201,17 @@ def test_growth_is_told_for_two_sizes(run: Run) -> None:
     assert len(document["goals"]) == 6
 
 
+def test_flash_attention_is_measured_beside_none(run: Run) -> None:
+    """The tiny hybrid. Result: one row for each size of a batch, times of both, their ratio."""
+    document: dict[str, Any] = json.loads(run("bench_attention", "--quick", "--json").stdout)
+    batches = document["results"]["hybrid-tiny"]
+    assert [each["size"] for each in batches] == document["settings"]["sizes"] == [1, 24, 64]
+    for each in batches:
+        flash, plain = each["flash"][0], each["plain"][0]
+        assert flash > 0 and plain > 0
+        assert each["ratio"] == pytest.approx(flash / plain)
+
+
 def test_a_curve_shows_mean_and_worst() -> None:
     asked = (Asked(1, 100, 50), Asked(2, 100, 0))
     level = Level(2, 10, 10, 10, 1, (), asked, {})
