@@ -212,7 +212,7 @@ def main(
         document,
         as_json=as_json,
         keep=not quick,
-        out=out or (None if quick else kept.with_suffix(".json")),
+        out=out or (None if quick else kept.with_name(f"{kept.name}.json")),
     )
 
 
