@@ -184,9 +184,11 @@ def _at_most(name: str, measured: float, wanted: float = 1.0) -> Goal:
 
 
 def _less(name: str, ours: Sum, theirs: Sum, other: str) -> list[Goal]:
-    if ours.evaluated is None or theirs.evaluated is None:
+    """Each of its own bound: replies differ, and so does what is sent back."""
+    if ours.ratio is None or theirs.ratio is None:
         return []
-    return [_at_most(f"{name}: evaluated / {other}", ours.evaluated / max(theirs.evaluated, 1))]
+    measured = ours.ratio / theirs.ratio if theirs.ratio else 1.0
+    return [_at_most(f"{name}: evaluated of the bound / {other}", measured)]
 
 
 def _never_more(name: str, days: Days, other: str) -> list[Goal]:

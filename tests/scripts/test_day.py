@@ -240,7 +240,7 @@ def test_goals_name_what_is_missed() -> None:
     assert goals == {
         "growth: evaluated / lower bound": (1.1, True),
         "growth: events over 1.1 times their bound": (1.0, False),
-        "growth: evaluated / x": (1.0, True),
+        "growth: evaluated of the bound / x": (1.0, True),
         "growth: events with more than x": (1.0, False),
         "growth: time to the first token, in sum / x": (1.0, True),
     }
@@ -303,7 +303,7 @@ def test_a_stock_server_is_launched_saved_restored_and_compared(
     times = [f"time to the first token, {words}" for words in ("warm", "in sum", "after a restart")]
     assert set(goals) == {
         "regenerate: events with more than llama-server",
-        *(f"regenerate: {what} / llama-server" for what in ("evaluated", *times)),
+        *(f"regenerate: {what} / llama-server" for what in ("evaluated of the bound", *times)),
     }
     assert (tmp_path / "regenerate.png").exists()
 
