@@ -96,6 +96,8 @@ def origin(document: Document) -> Lines:
     settings = {key: value for key, value in found["settings"].items() if key != "traces"}
     kept = found.get("command", settings.pop("command", ""))
     command = f"`{kept}`" if kept else "its command was not yet kept"
+    if "command_from" in found:
+        command += f" (as its {found['command_from']} say: the command was not yet kept)"
     told = ", ".join(f"{key} {_setting(value)}" for key, value in settings.items())
     return [
         f"`benchmarks/{name}`: {command}; {told}.",
