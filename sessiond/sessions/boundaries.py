@@ -12,6 +12,7 @@ from datetime import datetime
 
 from sessiond.engine.memory import Tokens
 from sessiond.sessions.composition import Composition
+from sessiond.sessions.difference import spared
 from sessiond.sessions.prompt import LAST_USERS, Boundaries, PromptRenderer
 from sessiond.sessions.transcript import Chat, Content
 from sessiond.sessions.tree import SessionTree, Turn
@@ -44,6 +45,17 @@ def boundaries_of(
     if composed.parent is None:
         return new
     return _joined(line_boundaries(composed.parent, tree, renderer, now, landing), new)
+
+
+def next_rewrite(content: Content, leaf: int, tree: SessionTree) -> tuple[int, ...]:
+    """The message at which the next rewrite begins that is like the one of the line up to `leaf`,
+    if that can be told.
+    """
+    known = tree.conversation(leaf)
+    if not isinstance(content, Chat) or not isinstance(known, Chat):
+        return ()
+    found = spared(known.messages, content.messages)
+    return () if found is None else (found,)
 
 
 def line_boundaries(

@@ -67,6 +67,21 @@ def parting(known: Sequence[Message], request: Sequence[Message]) -> int:
     return next((i for i, equal in enumerate(same) if not equal), min(len(known), len(request)))
 
 
+def spared(known: Sequence[Message], request: Sequence[Message]) -> int | None:
+    """The first message behind all that changed that has the role of the last of those.
+
+    It is as it was. Who clears the old outputs of tools leaves the newer ones, and begins with this
+    one the next time. None where nothing changed, or all did.
+    """
+    shared = min(len(known), len(request))
+    said = [index for index in range(shared) if request[index].role != "assistant"]
+    changed = [index for index in said if digest(known[index]) != digest(request[index])]
+    if not changed:
+        return None
+    role, behind = request[changed[-1]].role, range(changed[-1] + 1, shared)
+    return next((index for index in behind if request[index].role == role), None)
+
+
 def front_length(messages: Sequence[Message]) -> int:
     """How many system messages come before anything is said."""
     said = (index for index, message in enumerate(messages) if message.role != "system")

@@ -32,11 +32,12 @@ def places(
     *,
     most_steps: int = MOST_STEPS,
     step_min: int = STEP_MIN,
+    marked: Rank = Rank.LAST_BOUNDARY,
 ) -> tuple[Place, ...]:
     """Where to capture while `prompt[landing:]` is evaluated: ascending, between the two ends.
 
     People and agents go back to where a message began and ask the same again, so those places come
-    first, and those that the client marked; P - 1 and not P, because state has no logits and the
+    first, and those that the client marked, with the rank `marked`; P - 1 and not P, because state has no logits and the
     last token is evaluated anew. Anything else is a rewind of unknown length: steps whose distances
     from the end grow by a ratio leave it at most that many times the tokens it took back. A prefill
     whose client leaves keeps what it has at the last of them. Of places that coincide the stronger
@@ -45,7 +46,8 @@ def places(
     """
     last = prompt_length - 1
     ranks = {last: Rank.LAST_BOUNDARY}
-    ranks |= dict.fromkeys((*boundaries.users, *boundaries.marked), Rank.LAST_BOUNDARY)
+    ranks |= dict.fromkeys(boundaries.users, Rank.LAST_BOUNDARY)
+    ranks |= dict.fromkeys(boundaries.marked, marked)
     if boundaries.front is not None:
         ranks[boundaries.front] = Rank.FRONT
     near = landing + NEAR if landing else 0

@@ -23,7 +23,7 @@ from sessiond.errors import (
 )
 from sessiond.metrics import VIOLATIONS
 from sessiond.sessions.ancestry import Inheritance
-from sessiond.sessions.boundaries import boundaries_of
+from sessiond.sessions.boundaries import boundaries_of, next_rewrite
 from sessiond.sessions.composition import Composer, Composition
 from sessiond.sessions.event_log import EventLog
 from sessiond.sessions.execution import Execution, Outcome, Places, Wanted
@@ -49,6 +49,7 @@ from sessiond.sessions.title import asks_for_title, first_words, title_in
 from sessiond.sessions.transcript import Chat, Content, characters
 from sessiond.sessions.tree import SessionTree, Turn, TurnStats
 from sessiond.sessions.turn import Miss, TurnEvent, TurnRequest
+from sessiond.store.loss import Rank
 
 LONG = 20_000
 """Characters of a conversation whose tokens are not looked for on the event loop."""
@@ -346,11 +347,13 @@ class TurnTask:
         composed, content = decided.composed, decided.content
 
         def at(landing: int) -> Mapping[int, int]:
-            marked = self.request.breakpoints
+            marked, rank = self.request.breakpoints, Rank.LAST_BOUNDARY
+            if decided.rewrite is not None:
+                marked += next_rewrite(content, decided.rewrite.leaf, tree)
+                rank = Rank.END
             found = boundaries_of(content, composed, tree, shop.renderer, now, landing, marked)
-            return {
-                place.position: place.rank for place in places(len(composed.prompt), landing, found)
-            }
+            kept = places(len(composed.prompt), landing, found, marked=rank)
+            return {place.position: place.rank for place in kept}
 
         return at
 

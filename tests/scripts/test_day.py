@@ -188,6 +188,23 @@ def test_sessiond_evaluates_what_every_trace_allows_on_every_memory_and_again(
     keeps_the_bounds(kind, name, host, state_dir)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_pruning_goes_on_where_the_first_one_ended(
+    kind: str, host: Host, state_dir: Path
+) -> None:
+    """A model that calls; the outputs of its tools are cleared but for the last two, and again.
+    Result: the second time nothing before the outputs that are cleared now is evaluated.
+    """
+    played = trace_of("pruning")
+    replies = [THINKS_AND_CALLS] * len(played.turns)
+    server = Within(host, kind, state_dir, replies=replies, template=QWEN)
+    day = judged(play(played, server, SCALE, server.rest), WITH_TOOLS)
+    check(played, day)
+    (second,) = [cost for cost in day.costs if cost.event == "output 7"]
+    assert second.evaluated is not None
+    assert second.evaluated <= 1.1 * second.lower < second.stated
+
+
 @pytest.mark.parametrize("kind", ["attention", "hybrid"])
 def test_dropped_reasoning_costs_nothing(kind: str, host: Host, state_dir: Path) -> None:
     """A model that thinks and calls; the template would leave out what the agent drops."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sessiond.sessions.cause import Change
 from sessiond.sessions.diagnosis import diagnose
-from sessiond.sessions.difference import Difference, first_difference
+from sessiond.sessions.difference import Difference, first_difference, spared
 from sessiond.sessions.explanation import Explanation
 from sessiond.sessions.policy import Extent
 from sessiond.sessions.rewrite import Rewrite
@@ -140,6 +140,20 @@ def test_what_became_of_a_history(request_: tuple[Message, ...], cause: str, ind
     assert found is not None
     assert found.message == index
     assert diagnose(known, request, found, in_front=False) == (cause, None)
+
+
+def test_what_a_pruning_spares_is_where_the_next_one_begins() -> None:
+    """Result: the first message as it was behind those that changed, of their role; an appended
+    one, or one of another role, is none.
+    """
+    cleared = user("[cleared]")
+    for count in range(len(KNOWN)):
+        pruned = tuple(cleared if m.role == "user" else m for m in KNOWN[:count])
+        request = (*pruned, *KNOWN[count:], user("next"))
+        left = [at for at in range(count, len(KNOWN)) if KNOWN[at].role == "user"]
+        changed = any(m.role == "user" for m in KNOWN[:count])
+        assert spared(KNOWN, request) == (left[0] if changed and left else None)
+    assert spared(KNOWN, KNOWN) is None
 
 
 def test_words_that_come_again_and_again_do_not_hide_a_summary() -> None:
