@@ -37,12 +37,12 @@ def places(
     """Where to capture while `prompt[landing:]` is evaluated: ascending, between the two ends.
 
     People and agents go back to where a message began and ask the same again, so those places come
-    first, and those that the client marked, with the rank `marked`; P - 1 and not P, because state has no logits and the
-    last token is evaluated anew. Anything else is a rewind of unknown length: steps whose distances
-    from the end grow by a ratio leave it at most that many times the tokens it took back. A prefill
-    whose client leaves keeps what it has at the last of them. Of places that coincide the stronger
-    rank stays, and no step is closer than `step_min` tokens to another place or to the landing. The
-    state after the reply is captured too, as Rank.END.
+    first, and the marked ones, with the rank `marked`; P - 1 and not P, because state has no logits
+    and the last token is evaluated anew. Anything else is a rewind of unknown length: steps whose
+    distances from the end grow by a ratio leave it at most that many times the tokens it took back.
+    A prefill whose client leaves keeps what it has at the last of them. Of places that coincide the
+    later named rank stays, and no step is closer than `step_min` tokens to another place or to the
+    landing. The state after the reply is captured too, as Rank.END.
     """
     last = prompt_length - 1
     ranks = {last: Rank.LAST_BOUNDARY}
