@@ -23,6 +23,11 @@ TURNS = {
     "warm_more": "20 new tokens",
     "resumed_more": "20 new tokens, after a kill and a restart",
 }
+GAPS = {
+    "longest": "longest gap, ms",
+    "median": "median gap, ms",
+    "reading_ms": "the other line was read in, ms",
+}
 _MB, _KB = 1e6, 1e3
 
 
@@ -148,9 +153,9 @@ def load(found: Json) -> Lines:
     gaps = found["results"]["gaps"]
     lines += ["", f"While another line reads {found['settings']['long']:,} tokens:", ""]
     lines += table(
-        ("model", "who", "longest gap, step budgets", "longest gap, ms", "median gap, ms"),
+        ("model", "who", "longest gap, step budgets", *GAPS.values()),
         (
-            (named(model), who, gap["budgets"], spread(gap["longest"]), spread(gap["median"]))
+            (named(model), who, gap["budgets"], *(spread(gap[kind]) for kind in GAPS))
             for model, them in gaps.items()
             for who, gap in them.items()
         ),
