@@ -11,7 +11,6 @@ first token: in the median of warm events, in sum, and in sum of those after a r
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -42,6 +41,7 @@ from scripts.day.servers import Elsewhere, Place, Server, Sessiond
 from scripts.day.trace import Trace, TraceError
 from scripts.fetch_models import ROOT
 from scripts.results import RESULTS, environment, progress
+from scripts.rivals import Key, Launch, LaunchOptions, Rivals, Url, rivals_of
 from sessiond.chat.renderer import TemplateRenderer
 from sessiond.chat.template import ChatTemplate
 from sessiond.engine.llama import LlamaModel, physical_cores, start_backend
@@ -55,7 +55,7 @@ OWN_TEMPLATES = {name: TEMPLATES / "qwen.jinja" for name in MODELS} | {
     "gemma3-270m": TEMPLATES / "gemma_code.jinja"
 }
 """Of the models of scripts.bench: their own have no tools, or there is none."""
-STOCK = "llama-server"
+STOCK = LlamaServer.name
 Make = Callable[[Path], Server]
 """A server whose files lie in a new folder."""
 
@@ -68,16 +68,13 @@ class Task:
     rounds: int
 
 
-def servers(
-    task: Task, url: str, key: str, launch: tuple[str, Path] | None, options: Sequence[str]
-) -> dict[str, Make]:
-    place = task.place
+def servers(task: Task, rivals: Rivals) -> dict[str, Make]:
+    place, binary = task.place, rivals.binary
     found: dict[str, Make] = {"sessiond": lambda folder: Sessiond.of(place, folder / "state")}
-    if launch:
-        kind, binary = launch
-        found[kind] = lambda folder: LlamaServer(binary, place, folder, options)
-    if url:
-        found[url] = lambda folder: Elsewhere(url, key)
+    if binary:
+        found[STOCK] = lambda folder: LlamaServer(binary, place, folder, rivals.options)
+    if rivals.url:
+        found[rivals.url] = lambda folder: Elsewhere(rivals.url, rivals.key)
     return found
 
 
@@ -158,21 +155,17 @@ def main(
     slots: Annotated[int, typer.Option(help="Talks in the context at once.", min=1)] = 4,
     threads: Annotated[int, typer.Option(help="0: the physical cores.")] = 0,
     rounds: Annotated[int, typer.Option(min=1)] = 3,
-    url: Annotated[str, typer.Option(help="Another server, which runs already.")] = "",
-    key: Annotated[str, typer.Option(help="The key for it.", envvar="BENCH_API_KEY")] = "",
-    launch: Annotated[
-        tuple[str, Path] | None,
-        typer.Option(help="Start another server: llama-server and the path of its binary."),
-    ] = None,
-    launch_options: Annotated[str, typer.Option(help="More options for it, as one text.")] = "",
+    url: Url = "",
+    key: Key = "",
+    launch: Launch = None,
+    launch_options: LaunchOptions = "",
     quick: Quick = False,
     as_json: AsJson = False,
     out: Out = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the plots.")] = None,
 ) -> None:
     """Play agents' traces to sessiond and another server; count tokens, time, bytes and memory."""
-    if launch and launch[0] != STOCK:
-        raise typer.BadParameter(f"{launch[0]!r} is not {STOCK}", param_hint="--launch")
+    rivals = rivals_of(launch, launch_options, url, key)
     if quick:
         trace_, model, scale = list(trace_ or QUICK_TRACES), "hybrid-tiny", 0.05
         n_ctx, threads, rounds = 2048, threads or 1, 1
@@ -183,15 +176,14 @@ def main(
     shown = template or OWN_TEMPLATES.get(model)
     place = Place(model_path(model), shown, n_ctx, slots, threads or physical_cores())
     task = Task(traces, place, scale, rounds)
-    more = shlex.split(launch_options)
-    making = servers(task, url, key, launch, more)
+    making = servers(task, rivals)
     before = environment()
     with workplace() as folder:
         found = days(task, making, folder)
     goals = report.goals_of(found, traces)
     document = results.document(
         "bench_day",
-        settings_of(task, model, making, more),
+        settings_of(task, model, making, rivals.options),
         report.as_json(found, traces),
         goals,
         before,

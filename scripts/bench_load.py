@@ -10,11 +10,9 @@ batch and lines; all get the same prompts, draw greedily and keep nothing from o
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,10 +31,11 @@ from scripts.bench import (
 )
 from scripts.daemon import DaemonFailed
 from scripts.day.servers import Place
-from scripts.load_contestants import BARE, LLAMA_SERVER, OURS, Contestant, Rivals, contestants
-from scripts.load_loops import KEY, LINES, N_BATCH, Heard, Stream
+from scripts.load_contestants import BARE, OURS, Contestant, contestants
+from scripts.load_loops import LINES, N_BATCH, Heard, Stream
 from scripts.load_plot import draw
 from scripts.results import RESULTS, Goal, Spread, environment, progress, spread
+from scripts.rivals import Key, Launch, LaunchOptions, Url, rivals_of
 from sessiond.cli.output import Column
 from sessiond.engine.core import STEP_BUDGET_MS
 from sessiond.engine.llama import physical_cores
@@ -238,26 +237,16 @@ def main(
     rounds: Annotated[int, typer.Option(help="Of each, the first not counted.", min=1)] = 3,
     long: Annotated[int, typer.Option(help="Tokens read beside a stream.", min=256)] = 8_000,
     threads: Annotated[int, typer.Option(help="0: the physical cores.")] = 0,
-    url: Annotated[str, typer.Option(help="Another server, which runs already.")] = "",
-    key: Annotated[str, typer.Option(help="The key for it.", envvar=KEY)] = "",
-    launch: Annotated[
-        tuple[str, Path] | None,
-        typer.Option(help="Start another server: llama-server and the path of its binary."),
-    ] = None,
-    launch_options: Annotated[str, typer.Option(help="More options for it, as one text.")] = "",
+    url: Url = "",
+    key: Key = "",
+    launch: Launch = None,
+    launch_options: LaunchOptions = "",
     quick: Quick = False,
     as_json: AsJson = False,
     out: Out = None,
 ) -> None:
     """Streams side by side: tokens per second, and the longest wait for one."""
-    if launch and launch[0] != LLAMA_SERVER:
-        raise typer.BadParameter(f"{launch[0]!r} is not {LLAMA_SERVER}", param_hint="--launch")
-    if launch and not launch[1].is_file():
-        raise typer.BadParameter(f"{launch[1]}: there is no such file", param_hint="--launch")
-    if url and not url.startswith(("http://", "https://")):
-        raise typer.BadParameter(f"{url!r} is no http address", param_hint="--url")
-    more = tuple(shlex.split(launch_options))
-    rivals = Rivals(launch[1].resolve() if launch else None, more, url, key)
+    rivals = rivals_of(launch, launch_options, url, key)
     task = Task(model, STREAMS, prompt, reply, long, 16_384, threads or physical_cores(), rounds)
     if quick:
         task = Task(HYBRID, (1, 2), 64, 96, 1_500, 4096, threads or 1, 1)

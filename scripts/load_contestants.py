@@ -9,34 +9,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from scripts.daemon import Daemon, DaemonFailed, Json, ask
-from scripts.day.llama_server import LlamaServer, options_of
-from scripts.day.servers import Place
+from scripts.daemon import Daemon, DaemonFailed, ask
+from scripts.day.llama_server import LlamaServer
+from scripts.day.servers import Place, daemon_of
 from scripts.load_loops import KEY, Heard, Stream
+from scripts.rivals import Rivals
 
-LLAMA_SERVER = LlamaServer.name
 BARE = "bare"
 OURS = ("daemon", "engine")
-
-
-@dataclass(frozen=True, slots=True)
-class Rivals:
-    """Other servers: a binary of llama-server with `options`, and a `url` where one runs."""
-
-    binary: Path | None = None
-    options: tuple[str, ...] = ()
-    url: str = ""
-    key: str = ""
-
-    def settings(self, place: Place) -> Json:
-        """What the document says of them: the model by its name alone, and no key."""
-        named = replace(place, model=Path(place.model.name))
-        told = [*options_of(named, Path("slots")), *self.options] if self.binary else ""
-        return {"llama_server": told, "url": self.url}
 
 
 class Contestant:
@@ -88,9 +72,7 @@ def contestants(place: Place, folder: Path, rivals: Rivals) -> Iterator[dict[str
             stack.callback(contestant.close)
             return contestant
 
-        options = ["--model-threads", str(place.threads), "--n-ctx", str(place.n_ctx)]
-        options += ["--max-active", str(place.slots)]
-        daemon = stack.enter_context(Daemon(place.model, folder / "state", options))
+        daemon = stack.enter_context(daemon_of(place, folder / "state"))
         found = {"daemon": start("client", daemon.url, path=_path, forget=_forget(daemon))}
         for kind in ("engine", BARE):
             found[kind] = start(kind, str(place.model), str(place.threads), str(place.n_ctx))

@@ -61,6 +61,14 @@ class Server(Protocol):
         ...
 
 
+def daemon_of(place: Place, state: Path) -> Daemon:
+    options = ["--n-ctx", str(place.n_ctx), "--max-active", str(place.slots)]
+    options += ["--model-threads", str(place.threads)]
+    if place.template:
+        options += ["--model-chat-template-file", str(place.template)]
+    return Daemon(place.model, state, options)
+
+
 class Measured:
     """Bytes that a server's processes wrote to disk, one after another."""
 
@@ -97,11 +105,7 @@ class Sessiond:
 
     @classmethod
     def of(cls, place: Place, state: Path) -> Self:
-        options = ["--n-ctx", str(place.n_ctx), "--max-active", str(place.slots)]
-        options += ["--model-threads", str(place.threads)]
-        if place.template:
-            options += ["--model-chat-template-file", str(place.template)]
-        return cls(Daemon(place.model, state, options))
+        return cls(daemon_of(place, state))
 
     @property
     def http(self) -> httpx.Client:

@@ -13,7 +13,7 @@ from operator import neg
 import numpy as np
 
 from sessiond.engine.context import Model
-from sessiond.engine.memory import Tokens, common_prefix
+from sessiond.engine.memory import Tokens, common_prefix, is_prefix
 
 BEGINNINGS = ("", "x", "1", ".", "<", "é", "世", " x", "  x", "\nx", "\n\nx")
 _WINDOW = 32
@@ -86,7 +86,7 @@ class Spelling:
         near = self._raw[self._starts[index] : self._starts[first] + _BEYOND]
         known = self._tokens[self._position(index) : self._position(first)]
         tokens = self._tokenize(near.decode(errors="ignore"))
-        return common_prefix(tokens, known) == len(known)
+        return is_prefix(known, tokens)
 
     def _read(self) -> Iterator[int]:
         """The starts, one after the other, as far as the tokens spell the text."""

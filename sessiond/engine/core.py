@@ -21,7 +21,7 @@ from sessiond.engine.events import FinishReason
 from sessiond.engine.landing import Landing
 from sessiond.engine.logprobs import logprob
 from sessiond.engine.masking import ConstrainedSampler, grammars
-from sessiond.engine.memory import Tokens, as_tokens
+from sessiond.engine.memory import Tokens, as_tokens, is_prefix
 from sessiond.engine.run import Run
 from sessiond.engine.sequence import Owner, Sequence, SequenceView, whose
 from sessiond.engine.staging import Staging, StagingBuffer
@@ -135,7 +135,7 @@ class EngineCore:
         to be computed; nothing has changed then.
         """
         sequence = self.sequences[run.seq]
-        if not np.array_equal(sequence.tokens, run.prompt[: len(sequence)]):
+        if not is_prefix(sequence.tokens, run.prompt):
             raise EngineError(f"Sequence {run.seq} does not hold the beginning of the prompt.")
         if len(sequence) == len(run.prompt) and run.ending.max_tokens != 0:
             raise EngineError("There is no token to evaluate, so there are no logits.")
@@ -179,7 +179,7 @@ class EngineCore:
         its line that leaves a token to evaluate; nothing has changed then.
         """
         sequence, known = self.sequences[seq], active.known()
-        if not np.array_equal(sequence.tokens, known[: len(sequence)]):
+        if not is_prefix(sequence.tokens, known):
             raise EngineError(f"Sequence {seq} does not hold the beginning of the line.")
         if active.pending is None and len(sequence) == len(known):
             raise EngineError("There is no token to evaluate, so there are no logits.")

@@ -14,7 +14,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Literal
 
-from sessiond.engine.memory import Memory, Tokens, common_prefix
+from sessiond.engine.memory import Memory, Tokens, common_prefix, is_prefix
 from sessiond.engine.sequence import Owner, whose
 from sessiond.errors import StateError, TemplateError
 from sessiond.sessions.boundaries import line_boundaries
@@ -191,7 +191,7 @@ async def _with_state(
 
 def _standing(views: Sequence[Tokens], tokens: Tokens) -> int | None:
     """Where the longest sequence ends that holds nothing but a beginning of `tokens`."""
-    ends = (len(view) for view in views if common_prefix(view, tokens) == len(view))
+    ends = (len(view) for view in views if is_prefix(view, tokens))
     return max(ends, default=0) or None
 
 

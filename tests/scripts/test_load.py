@@ -19,9 +19,9 @@ from scripts.day import llama_server
 from scripts.day.llama_server import LlamaServer
 from scripts.day.servers import Place
 from scripts.fetch_models import ROOT
-from scripts.load_contestants import Rivals
 from scripts.load_loops import N_BATCH, HttpClient, Stream
 from scripts.plots import Panel
+from scripts.rivals import Rivals
 from sessiond.engine.settings import ContextSettings
 
 PLACE = Place(Path("/models/some.gguf"), None, 4096, 8, 2)
