@@ -24,7 +24,8 @@ from scripts.daemon import DaemonFailed, Json
 from scripts.results import Goal, Spread, environment, number, progress, spread
 from sessiond.cli.output import Column
 from sessiond.engine.active import ActiveRun
-from sessiond.engine.core import SPARES, Capture, CaptureCounts, EngineCore
+from sessiond.engine.capture import Capture, CaptureCounts
+from sessiond.engine.core import SPARES, EngineCore
 from sessiond.engine.events import Delta, Event
 from sessiond.engine.llama import LlamaContext, LlamaModel, start_backend
 from sessiond.engine.memory import Tokens

@@ -180,6 +180,11 @@ class Model(Section):
             )
         return self
 
+    @property
+    def flash_attn_is_optional(self) -> bool:
+        """It is on, and the number formats allow it to be off."""
+        return self.flash_attn and self.type_v in _FLOATS
+
     def required_path(self) -> Path:
         """The model file. Raises ConfigError where none is set or it is not there."""
         if not self.path:

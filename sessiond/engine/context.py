@@ -98,6 +98,10 @@ class Context(Protocol):
         """One batch over several sequences; same errors."""
         ...
 
+    def synchronize(self) -> None:
+        """Wait until everything asked for is computed: a device computes after decode returns."""
+        ...
+
     def logits(self, row: int) -> npt.NDArray[np.float32]:
         """Logits of a batch row of the last decode, shape (n_vocab,); row -1 is the last.
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from sessiond.engine.active import ActiveRun, Emit
+from sessiond.engine.capture import Capture, CaptureCounts
 from sessiond.engine.codec import StateCodec
 from sessiond.engine.context import BatchRow, Context, Model, Payload, Sampler
 from sessiond.engine.events import FinishReason
@@ -22,6 +22,7 @@ from sessiond.engine.landing import Landing
 from sessiond.engine.logprobs import logprob
 from sessiond.engine.masking import ConstrainedSampler, grammars
 from sessiond.engine.memory import Tokens, as_tokens, is_prefix
+from sessiond.engine.pace import Pace
 from sessiond.engine.run import Run
 from sessiond.engine.sequence import Owner, Sequence, SequenceView, whose
 from sessiond.engine.staging import Staging, StagingBuffer
@@ -33,44 +34,12 @@ SPARES = FREEZE_SPARES + 2
 """Sequence ids beside those of the lines: two for freezing, the mover, and one kept empty."""
 STEP_BUDGET_MS = 200.0
 """So long at most a running stream waits for another line's prefill, beside its own decode."""
-LEAST_CHUNK = 16
 _AIM = 0.8
 """Of the budget: how long a step takes depends on what else the machine does."""
 _EXPORT_MS = 5.0
 _EXPORT_SHARE = 0.05
 """Blocks are exported for so long between two steps, or for this share of the last one: with one
 block a step, saving would fall behind a prefill of two blocks a step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """A snapshot, or a whole state, at the end of `tokens`; `rank` is what the run said of it."""
-
-    tokens: Tokens
-    payload: Payload
-    owner: Owner | None
-    rank: int = 0
-    staged: StagingBuffer | None = None
-
-    def release(self) -> None:
-        """The payload is not needed any more; a staging buffer can be used again. Any thread."""
-        if self.staged is not None:
-            self.staged.release()
-
-
-@dataclass(slots=True)
-class CaptureCounts:
-    """`direct` captures found both spares taken, so that the older one was exported at once.
-
-    `pageable` ones found no staging buffer. `engine_ms` is all the time the engine spent on
-    captures, `drain_ms` of it on copying them out.
-    """
-
-    frozen: int = 0
-    direct: int = 0
-    pageable: int = 0
-    engine_ms: float = 0.0
-    drain_ms: float = 0.0
 
 
 class EngineCore:
@@ -100,7 +69,7 @@ class EngineCore:
         self._step_tokens = 0
         self._budget_ms = step_budget_ms
         self._clears = 0
-        self._tokens_per_ms = 0.0
+        self.pace = Pace(context.n_batch)
 
     @property
     def prefilling(self) -> bool:
@@ -154,11 +123,9 @@ class EngineCore:
         self._decode(decoding)
         decoded()
         waiting = [r for r in self._active if not r.decoding and not r.starved]
-        evaluated = self._prefill(waiting[0], beside=len(decoding) > 0) if waiting else 0
-        self._step_ms = (time.monotonic() - began) * 1e3
-        self._step_tokens = evaluated
-        if evaluated:
-            self._tokens_per_ms = evaluated / max(self._step_ms, 1e-3)
+        beside_ms = _ms_since(began) if decoding else None
+        self._step_tokens = self._prefill(waiting[0], beside_ms) if waiting else 0
+        self._step_ms = _ms_since(began)
 
     def go_on(self, active: ActiveRun) -> None:
         """Let a starved run try again."""
@@ -276,7 +243,7 @@ class EngineCore:
                 return None
             payloads.append(payload)
             exported += stop - start
-            late = (time.monotonic() - began) * 1e3 >= budget
+            late = _ms_since(began) >= budget
             if late and exported > self._step_tokens:
                 break
         return payloads
@@ -382,21 +349,21 @@ class EngineCore:
             return False
         return True
 
-    def _chunk(self, *, beside: bool) -> int:
-        """The most tokens of one chunk; `beside` runs that wait for their next token."""
-        if not beside or not self._tokens_per_ms:
+    def _chunk(self, beside_ms: float | None) -> int:
+        """The most tokens of one chunk, in a step whose decode took so long; None: it had none."""
+        if beside_ms is None:
             return self.context.n_batch
-        affordable = int(self._tokens_per_ms * self._budget_ms * _AIM)
-        return min(self.context.n_batch, max(LEAST_CHUNK, affordable))
+        aim = self._budget_ms * _AIM
+        return self.pace.chunk(max(aim - beside_ms, aim / 2))
 
-    def _prefill(self, active: ActiveRun, *, beside: bool) -> int:
+    def _prefill(self, active: ActiveRun, beside_ms: float | None) -> int:
         """Evaluate one chunk, and let others come first next time. The tokens evaluated."""
         began = time.monotonic()
         self._active.remove(active)
         self._active.append(active)
         run, line, seq = active.run, active.line, active.sequence.seq
         start, boundary = active.next_chunk
-        stop = min(boundary, start + self._chunk(beside=beside))
+        stop = min(boundary, start + self._chunk(beside_ms))
         last = stop == len(line) and active.pending is None
         try:
             if stop > start:
@@ -404,6 +371,9 @@ class EngineCore:
         except PoolFull:
             active.starve()
             return 0
+        if stop > start and (last or beside_ms is not None):
+            self.context.synchronize()
+            self.pace.measured(stop - start, _ms_since(began))
         active.sequence.append(line[start:stop])
         EVALUATED.labels("prefill").inc(stop - start)
         if stop in run.captures:
@@ -464,7 +434,7 @@ class EngineCore:
         spare = self._spares.popleft()
         self.codec.freeze(sequence.seq, spare, len(sequence))
         self._frozen.append((spare, sequence.tokens, sequence.owner, rank))
-        self.captures.engine_ms += (time.monotonic() - began) * 1e3
+        self.captures.engine_ms += _ms_since(began)
 
     def _drain_oldest(self) -> None:
         began = time.monotonic()
@@ -475,7 +445,7 @@ class EngineCore:
             self._drained.append(Capture(tokens, payload, owner, rank, buffer))
         finally:
             self._spares.append(spare)
-        elapsed = (time.monotonic() - began) * 1e3
+        elapsed = _ms_since(began)
         self.captures.engine_ms += elapsed
         self.captures.drain_ms += elapsed
 
@@ -494,3 +464,8 @@ def _next(payloads: Iterator[Payload]) -> Payload:
     if payload is None:
         raise RestoreRefused("A payload is missing.")
     return payload
+
+
+def _ms_since(began: float) -> float:
+    """`began`: monotonic seconds."""
+    return (time.monotonic() - began) * 1e3

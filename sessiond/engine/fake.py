@@ -175,6 +175,9 @@ class FakeContext:
         self._rows = [self._evaluate(row) for row in rows]
         self.evaluated += len(rows)
 
+    def synchronize(self) -> None:
+        """Everything is computed at once here."""
+
     def logits(self, row: int) -> npt.NDArray[np.float32]:
         state = self._rows[row]
         generator = np.random.default_rng(state)

@@ -232,6 +232,9 @@ class LlamaContext:
     def decode_rows(self, rows: Sequence[BatchRow]) -> None:
         self._decode(self._batch.rows(rows))
 
+    def synchronize(self) -> None:
+        C.llama_synchronize(self._handle)
+
     def logits(self, row: int) -> npt.NDArray[np.float32]:
         pointer = C.llama_get_logits_ith(self._handle, row)
         return np.ctypeslib.as_array(pointer, (self._model.info.n_vocab,))

@@ -13,8 +13,9 @@ from math import inf
 from typing import TypeVar
 
 from sessiond.engine.active import ActiveRun
+from sessiond.engine.capture import Capture
 from sessiond.engine.context import Context, Model, Payload
-from sessiond.engine.core import STEP_BUDGET_MS, Capture, EngineCore
+from sessiond.engine.core import STEP_BUDGET_MS, EngineCore
 from sessiond.engine.events import Delta, Ended, Event, FinishReason, Progress, Starved
 from sessiond.engine.landing import Landing
 from sessiond.engine.memory import Tokens

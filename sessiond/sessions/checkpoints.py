@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from sessiond.engine.capture import Capture, CaptureCounts
 from sessiond.engine.context import Payload
-from sessiond.engine.core import Capture, CaptureCounts
 from sessiond.engine.memory import Tokens, as_tokens, is_prefix
 from sessiond.engine.sequence import Owner, whose
 from sessiond.engine.thread import Engine

@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from sessiond.engine.capture import Capture
 from sessiond.engine.context import Payload
-from sessiond.engine.core import Capture, EngineCore
+from sessiond.engine.core import EngineCore
 from sessiond.engine.memory import Memory, Tokens, common_prefix
 from sessiond.engine.sequence import Owner, SequenceView, whose
 from sessiond.engine.thread import Engine

@@ -30,7 +30,7 @@ from sessiond.cli.doctor import (
 from sessiond.cli.doctor import config as settings
 from sessiond.cli.doctor.finding import Finding, Status, note, ok, problem, warning, worst
 from sessiond.cli.machine import Memory
-from sessiond.config import Config, Server, Store
+from sessiond.config import Config, Model, Server, Store
 from sessiond.engine.gguf import read_header
 from sessiond.engine.gguf_model import GgufModel, model_of
 from sessiond.sessions.turn import Health
@@ -312,7 +312,33 @@ def test_gpu() -> None:
     assert said(present="cuda", offloads=True)[1].status is Status.OK
     assert said(present="cuda", offloads=True, layers=0)[1].status is Status.NOTE
     sick(one(said(version="", error="no libllama.so")), "problem", "no libllama.so", "make run")
-    assert gpu.observe(3).version.startswith("0.")
+    assert gpu.observe(3, flash=True).version.startswith("0.")
+
+
+@pytest.mark.parametrize(
+    ("present", "offloads", "layers", "flash", "told"),
+    [
+        ("", False, -1, True, True),
+        ("", False, -1, False, False),
+        ("cuda", False, -1, True, True),
+        ("cuda", True, 0, True, True),
+        ("cuda", True, -1, True, False),
+    ],
+)
+def test_flash_attention_is_noted_where_the_cpu_computes(
+    present: str, offloads: bool, layers: int, flash: bool, told: bool
+) -> None:
+    facts = gpu.Facts(present, offloads, layers, "0.3.36", flash=flash)
+    found = [each for each in gpu.judge(facts) if each.check == "attention"]
+    assert [(each.status, each.mend) for each in found] == (
+        [(Status.NOTE, "model.flash_attn = false")] if told else []
+    )
+
+
+def test_flash_attention_that_a_quantised_cache_needs_is_not_noted() -> None:
+    assert Model(path="m.gguf").flash_attn_is_optional
+    assert not Model(path="m.gguf", type_v="q8_0").flash_attn_is_optional
+    assert not Model(path="m.gguf", flash_attn=False).flash_attn_is_optional
 
 
 def test_port_and_socket(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sessiond.engine.core import LEAST_CHUNK
 from sessiond.engine.events import Delta, Progress
 from sessiond.engine.fake import END
 from sessiond.engine.memory import as_tokens
+from sessiond.engine.pace import LEAST_CHUNK, Pace
 from sessiond.engine.staging import Staging
 from sessiond.errors import DecodeFailed, EngineError
 from tests.engine.cores import (
@@ -381,22 +381,31 @@ def test_two_prompts_are_read_in_turn() -> None:
     assert [seq for seq, _, _ in desk.context.chunks] == [0, 1, 0, 1, 0, 1]
 
 
-def test_beside_a_running_stream_a_chunk_is_no_longer_than_the_step_budget() -> None:
+def test_beside_a_running_stream_a_chunk_fits_the_step_budget() -> None:
     desk = Desk(n_batch=256)
     desk.start(run_of(0, prompt(8), max_tokens=40, ignore_eos=True))
     desk.core.step()
     desk.start(run_of(1, prompt(200, start=3), max_tokens=0))
-    desk.core._tokens_per_ms, desk.core._budget_ms = 0.25, 100.0
+    desk.core.pace = Pace(256)
+    desk.core.pace.measured(256, 1000.0)
     desk.core.step()
-    assert desk.context.chunks[-1] == (1, 0, 20)
-    desk.core._tokens_per_ms = 0.01
+    assert desk.context.chunks[-1] == (1, 0, 32)
+
+
+def test_beside_a_running_stream_no_chunk_is_smaller_than_the_least() -> None:
+    desk = Desk(n_batch=256)
+    desk.start(run_of(0, prompt(8), max_tokens=40, ignore_eos=True))
     desk.core.step()
-    assert desk.context.chunks[-1] == (1, 20, 20 + LEAST_CHUNK)
+    desk.start(run_of(1, prompt(200, start=3), max_tokens=0))
+    desk.core.pace = Pace(256)
+    desk.core.pace.measured(256, 1e6)
+    desk.core.step()
+    assert desk.context.chunks[-1] == (1, 0, LEAST_CHUNK)
 
 
 def test_alone_a_prompt_is_read_in_whole_batches() -> None:
     desk = Desk(n_batch=64)
-    desk.core._tokens_per_ms = 0.01
+    desk.core.pace.measured(64, 1e6)
     desk.complete(run_of(0, prompt(128), max_tokens=0))
     assert desk.context.chunks == [(0, 0, 64), (0, 64, 128)]
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from sessiond.engine.capture import Capture
 from sessiond.engine.context import Payload
-from sessiond.engine.core import FREEZE_SPARES, Capture
+from sessiond.engine.core import FREEZE_SPARES
 from sessiond.engine.landing import BlockImport, Landing
 from sessiond.engine.memory import Memory
 from sessiond.engine.sequence import Owner

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from sessiond.engine.active import ActiveRun
+from sessiond.engine.capture import Capture
 from sessiond.engine.context import Payload
-from sessiond.engine.core import Capture, EngineCore
+from sessiond.engine.core import EngineCore
 from sessiond.engine.fake import _header, _mix, _pack
 from sessiond.engine.landing import Landing
 from sessiond.engine.memory import Memory, Tokens, as_tokens, common_prefix

@@ -69,7 +69,7 @@ def observe(file: str | None, url: str | None, *, deep: bool) -> Facts:
             snapshot,
             daemon.pid,
         ),
-        gpu=gpu.observe(told.model.n_gpu_layers),
+        gpu=gpu.observe(told.model.n_gpu_layers, flash=told.model.flash_attn_is_optional),
         disk=disk.observe(
             told,
             dirs.cache,

@@ -11,7 +11,8 @@ from sessiond.cli.doctor.finding import Finding, note, ok, problem, warning
 @dataclass(frozen=True, slots=True)
 class Facts:
     """`present` is the kind of build that fits, "" without a GPU. `version` of llama-cpp-python is
-    "" where it cannot be imported, for the reason in `error`.
+    "" where it cannot be imported, for the reason in `error`. `flash`: flash attention is on, and
+    nothing else in the settings needs it.
     """
 
     present: str
@@ -19,9 +20,14 @@ class Facts:
     layers: int
     version: str
     error: str = ""
+    flash: bool = False
+
+    @property
+    def used(self) -> bool:
+        return bool(self.present) and self.offloads and self.layers != 0
 
 
-def observe(layers: int) -> Facts:
+def observe(layers: int, *, flash: bool) -> Facts:
     from importlib import metadata
 
     from sessiond.engine.devices import missing_gpu, present_gpu
@@ -33,6 +39,7 @@ def observe(layers: int) -> Facts:
             present == "" or missing_gpu() is None,
             layers,
             metadata.version("llama-cpp-python"),
+            flash=flash,
         )
     except (ImportError, OSError, RuntimeError, metadata.PackageNotFoundError) as error:
         return Facts(present, False, layers, "", str(error))
@@ -67,3 +74,12 @@ def judge(facts: Facts) -> Iterator[Finding]:
     else:
         layers = "all layers" if facts.layers < 0 else f"{facts.layers} layers"
         yield ok("gpu", f"{facts.present}, {layers}")
+    if facts.flash and not facts.used:
+        yield note(
+            "attention",
+            "model.flash_attn = true, and the CPU computes",
+            "Turns of fewer than 64 new tokens, and long replies, may take several times as long"
+            " as without it. Off, it takes more memory in a long context, and saved state is"
+            " evaluated anew, once.",
+            "model.flash_attn = false",
+        )
