@@ -46,7 +46,7 @@ from scripts.prefix_arms import (
 from scripts.results import Goal, Spread, environment, progress, spread
 from sessiond.cli.output import Column
 from sessiond.engine.gguf import read_header
-from sessiond.engine.gguf_model import model_of
+from sessiond.engine.gguf_model import GgufModel, model_of
 
 SCRIPT = "bench_prefix"
 ARMS = ("without", "with")
@@ -137,16 +137,18 @@ def fronts(longest: int) -> list[int]:
     return [round(FIRST_FRONT * ratio**step) for step in range(steps + 1)]
 
 
-def longest_front(path: Path, plan: Plan) -> int:
+def longest_front(model: GgufModel, plan: Plan) -> int:
     """Words of the front that leaves room for the rest of the prompt and the reply."""
-    trained = model_of([read_header(path)]).n_ctx_train
-    room = trained - LONGEST - TEMPLATE_TOKENS - plan.reply
+    room = model.n_ctx_train - LONGEST - TEMPLATE_TOKENS - plan.reply
     return min(room, plan.longest) if plan.longest else room
 
 
 def measure(name: str, plan: Plan, template: Path | None) -> list[Front]:
+    """`template` is for a model without one."""
     path = model_path(name)
-    sizes = fronts(longest_front(path, plan))
+    model = model_of([read_header(path)])
+    template = None if model.template else template
+    sizes = fronts(longest_front(model, plan))
     options = ["--n-ctx", str(2 * (sizes[-1] + TEMPLATE_TOKENS + LONGEST + plan.reply))]
     options += ["--max-active", "4", "--model-threads", str(plan.threads)]
     with workplace() as folder:

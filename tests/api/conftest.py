@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import openai
@@ -13,6 +14,13 @@ from tests.api.scripted import ScriptedTurns
 from tests.api.serving import served
 
 LIMIT = 1024 * 1024
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What takes long to collect is, for the proof alone."""
+    if collection_path.name == "test_bounds.py" and config.option.markexpr != "proof_api":
+        return True
+    return None
 
 
 @pytest.fixture(scope="session")

@@ -87,9 +87,12 @@ def fake(memory: Memory, *, lines: int = 4, n_ctx: int = 1 << 16, **options: Any
 
 
 def real(path: Path, *, lines: int = 4, n_ctx: int = 4096, **options: Any) -> Opener:
-    """llama.cpp on a GGUF; `options` go to ContextSettings."""
+    """llama.cpp on a GGUF; `options` go to ContextSettings. One thread, unless they say otherwise:
+    tests run beside each other, and llama.cpp's threads spin while they wait for one another.
+    """
     from sessiond.engine.llama import LlamaContext, LlamaModel, start_backend
 
+    options = {"threads": 1} | options
     settings = ContextSettings(model=path, n_ctx=n_ctx, n_seq_max=lines + SPARES, **options)
 
     def open_() -> tuple[Model, Context]:
