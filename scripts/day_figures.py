@@ -56,7 +56,7 @@ def _known(cells: Iterable[object]) -> list[object]:
 def _beyond(events: Sequence[Json]) -> Lines:
     said = (
         f"Events of which sessiond evaluated more than {SLACK} times the bound that their trace"
-        " states, or more over the lower bound than another server"
+        " states, or more than another server, in all and over the lower bound"
     )
     if not events:
         return [f"{said}: none."]

@@ -211,9 +211,8 @@ def _no_later(name: str, times: Times, other: str) -> list[Goal]:
 
 
 def more_than(days: Days, other: str) -> list[str]:
-    """Events for which sessiond evaluated more, by more than replies of another length explain.
-
-    Each is measured over its own lower bound, for the servers' replies may differ.
+    """Events for which sessiond evaluated more, by more than replies of another length explain:
+    more tokens, and more of them over its own lower bound.
     """
     pairs = zip(events_of(days[OURS]), events_of(days[other]), strict=True)
     return [our.worst.event for our, their in pairs if _more(our.worst, their.worst)]
@@ -222,7 +221,8 @@ def more_than(days: Days, other: str) -> list[str]:
 def _more(our: Cost, their: Cost) -> bool:
     if our.evaluated is None or their.evaluated is None:
         return False
-    return our.evaluated - our.lower > max(their.evaluated - their.lower, 0)
+    over = our.evaluated - our.lower > max(their.evaluated - their.lower, 0)
+    return over and our.evaluated > their.evaluated
 
 
 def beyond(found: Mapping[str, Days]) -> list[Json]:

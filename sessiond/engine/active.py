@@ -10,6 +10,7 @@ import numpy as np
 from sessiond.engine.context import Model, Sampler
 from sessiond.engine.events import Delta, Ended, Event, FinishReason, Logprob, Progress, Starved
 from sessiond.engine.memory import Tokens, as_tokens
+from sessiond.engine.pace import Slowness
 from sessiond.engine.reply import ReplyText
 from sessiond.engine.run import Run
 from sessiond.engine.sequence import Sequence
@@ -24,7 +25,8 @@ class ActiveRun:
     """`cancelled` may be set from any thread; it is looked at between micro-batches.
 
     `line` is what its sequence must hold before a token can be decoded: the prompt, and after it
-    was suspended in its reply all but the last token sampled.
+    was suspended in its reply all but the last token sampled. `slowness` is what `pace` knows
+    of it.
     """
 
     def __init__(self, run: Run, sequence: Sequence, model: Model, emit: Emit) -> None:
@@ -35,6 +37,7 @@ class ActiveRun:
         self.starved = False
         self.pending: int | None = None
         self.sampler: Sampler | None = None
+        self.slowness = Slowness()
         self.prefill_ms = 0.0
         self.decode_ms = 0.0
         self._model = model

@@ -1,7 +1,7 @@
 """The engine's state and its steps: every call on the llama context is made from here.
 
 One step is one token for every run that is generating, then one prefill chunk for one of the others
-in turn. While something generates a chunk is no longer than the step budget. Decode and prefill are
+in turn. While something generates, a chunk is of the size that `pace` says. Decode and prefill are
 separate calls: hybrids split mixed batches badly.
 """
 
@@ -22,7 +22,7 @@ from sessiond.engine.landing import Landing
 from sessiond.engine.logprobs import logprob
 from sessiond.engine.masking import ConstrainedSampler, grammars
 from sessiond.engine.memory import Tokens, as_tokens, is_prefix
-from sessiond.engine.pace import Pace
+from sessiond.engine.pace import Pace, Slowness
 from sessiond.engine.run import Run
 from sessiond.engine.sequence import Owner, Sequence, SequenceView, whose
 from sessiond.engine.staging import Staging, StagingBuffer
@@ -33,7 +33,7 @@ FREEZE_SPARES = 2
 SPARES = FREEZE_SPARES + 2
 """Sequence ids beside those of the lines: two for freezing, the mover, and one kept empty."""
 STEP_BUDGET_MS = 200.0
-"""So long at most a running stream waits for another line's prefill, beside its own decode."""
+"""So long a running stream is to wait for its next token while another line's prompt is read."""
 _AIM = 0.8
 """Of the budget: how long a step takes depends on what else the machine does."""
 _EXPORT_MS = 5.0
@@ -349,31 +349,27 @@ class EngineCore:
             return False
         return True
 
-    def _chunk(self, beside_ms: float | None) -> int:
+    def _chunk(self, slowness: Slowness, beside_ms: float | None) -> int:
         """The most tokens of one chunk, in a step whose decode took so long; None: it had none."""
         if beside_ms is None:
             return self.context.n_batch
         aim = self._budget_ms * _AIM
-        return self.pace.chunk(max(aim - beside_ms, aim / 2))
+        return self.pace.chunk(max(aim - beside_ms, aim / 2), slowness)
 
     def _prefill(self, active: ActiveRun, beside_ms: float | None) -> int:
         """Evaluate one chunk, and let others come first next time. The tokens evaluated."""
         began = time.monotonic()
         self._active.remove(active)
         self._active.append(active)
-        run, line, seq = active.run, active.line, active.sequence.seq
+        run, line = active.run, active.line
         start, boundary = active.next_chunk
-        stop = min(boundary, start + self._chunk(beside_ms))
+        stop = min(boundary, start + self._chunk(active.slowness, beside_ms))
         last = stop == len(line) and active.pending is None
         try:
-            if stop > start:
-                self.context.decode(line[start:stop], start, seq, logits=last)
+            self._evaluate(active, start, stop, last=last, timed=last or beside_ms is not None)
         except PoolFull:
             active.starve()
             return 0
-        if stop > start and (last or beside_ms is not None):
-            self.context.synchronize()
-            self.pace.measured(stop - start, _ms_since(began))
         active.sequence.append(line[start:stop])
         EVALUATED.labels("prefill").inc(stop - start)
         if stop in run.captures:
@@ -387,6 +383,24 @@ class EngineCore:
         elif active.pending is None:
             active.report_progress()
         return stop - start
+
+    def _evaluate(
+        self, active: ActiveRun, start: int, stop: int, *, last: bool, timed: bool
+    ) -> None:
+        """`timed` waits for it, and before it for what was asked for until then.
+
+        Raises PoolFull or DecodeFailed.
+        """
+        if stop == start:
+            return
+        if timed:
+            self.context.synchronize()
+        began = time.monotonic()
+        self.context.decode(active.line[start:stop], start, active.sequence.seq, logits=last)
+        if timed:
+            self.context.synchronize()
+            took = _ms_since(began)
+            active.slowness = self.pace.measured(stop - start, took, active.slowness)
 
     def _sample(self, active: ActiveRun, row: int, began: float) -> None:
         """`began`: monotonic seconds at which the decode was started that `row` belongs to."""

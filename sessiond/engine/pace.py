@@ -2,64 +2,115 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 LEAST_CHUNK = 16
+TILE = 64
+"""Queries that llama.cpp's flash attention on a CPU computes together (ggml-cpu/ops.cpp). Fewer are
+computed one by one, which can take longer than all of them (`scripts/bench_attention`)."""
 _RECENT = 128
-"""Chunks, after which what one of a size took says nothing any more: lines have grown since."""
+"""Chunks, after which what one of a size took says nothing any more."""
+_TWICE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What chunks of a size take, in milliseconds. `seen` once, it may have been a hiccup."""
+
+    ms: float
+    seen: int = _TWICE
+
+
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """Of a line, that of its last two chunks: how much longer they took than they cost others."""
+
+    now: float = 1.0
+    before: float = 1.0
+
+    @property
+    def factor(self) -> float:
+        """The smaller one: a chunk that took long once may have been a hiccup."""
+        return min(self.now, self.before)
+
+    def then(self, now: float) -> Slowness:
+        return Slowness(now, self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    cost: Cost
+    at: int
 
 
 class Pace:
-    """What chunks of each size took. Engine thread only.
+    """What chunks of each size take, learned from all lines. Engine thread only.
 
-    A smaller chunk need not take less time: llama.cpp's flash attention on a CPU takes longer for
-    32 tokens than for 64 (`scripts/bench_attention`). So sizes are measured, not only their rate.
+    A smaller chunk need not take less time, so sizes are measured, not only their rate. The longer
+    a line, the longer its chunks take, whatever their size: that is its slowness.
     """
 
     def __init__(self, most: int) -> None:
         """`most` tokens are one chunk at most."""
         self._most = most
         self._sizes = _sizes(most)
-        self._seen: dict[int, deque[tuple[int, float]]] = {}
+        self._known: dict[int, _Known] = {}
         self._count = 0
 
-    def measured(self, tokens: int, ms: float) -> None:
-        """A chunk of so many `tokens` took so long."""
-        size = max((size for size in self._sizes if size <= tokens), default=self._sizes[0])
-        self._count += 1
-        seen = self._seen.setdefault(size, deque(maxlen=2))
-        seen.append((self._count, ms * size / max(tokens, 1)))
+    def measured(self, tokens: int, ms: float, slowness: Slowness) -> Slowness:
+        """A chunk of so many `tokens`, of a line of that slowness, took so long. Its slowness now.
 
-    def chunk(self, budget_ms: float) -> int:
-        """The most tokens that a chunk beside a waiting stream may have; all while nothing was
-        measured.
+        A chunk smaller than the least is mostly what every chunk costs, and says nothing.
         """
-        recent = {
-            size: min(ms for _, ms in seen)
-            for size, seen in self._seen.items()
-            if self._count - seen[-1][0] < _RECENT
-        }
-        return best_size(self._sizes, recent, budget_ms) if recent else self._most
+        size = max((size for size in self._sizes if size <= tokens), default=0)
+        if not size or ms <= 0:
+            return slowness
+        self._count += 1
+        took = ms * size / tokens
+        cost = self._recent().get(size)
+        if cost is not None and cost.seen == _TWICE:
+            self._known[size] = _Known(cost, self._count)
+            return slowness.then(took / cost.ms)
+        lately = took / slowness.factor
+        learned = Cost(min(cost.ms, lately)) if cost else Cost(lately, seen=1)
+        self._known[size] = _Known(learned, self._count)
+        return slowness
+
+    def chunk(self, budget_ms: float, slowness: Slowness) -> int:
+        """The most tokens that the next chunk of a line may have beside a waiting stream; a whole
+        batch while nothing was measured.
+        """
+        recent = self._recent()
+        if not recent:
+            return self._most
+        return best_size(self._sizes, recent, budget_ms / slowness.factor)
+
+    def _recent(self) -> dict[int, Cost]:
+        oldest = self._count - _RECENT
+        return {size: known.cost for size, known in self._known.items() if known.at > oldest}
 
 
-def best_size(sizes: tuple[int, ...], took_ms: Mapping[int, float], budget_ms: float) -> int:
-    """The largest of `sizes` within the budget; the quickest if none is, of equals the largest.
-
-    `took_ms` has what is known. What is not is taken to be as cheap for each token as its
-    neighbours on both sides that are known, the cheaper of them, and so gets tried.
+def best_size(sizes: tuple[int, ...], costs: Mapping[int, Cost], budget_ms: float) -> int:
+    """The largest of `sizes` expected within the budget; the quickest if none is, of equals the
+    largest. `costs` has what is known. What is not is expected to be cheap, and so gets tried.
     """
-    expected = {size: _expected(size, took_ms) for size in sizes}
+    expected = {size: _expected(size, costs) for size in sizes}
     within = [size for size in sizes if expected[size] <= budget_ms]
     return max(within) if within else min(sizes, key=lambda size: (expected[size], -size))
 
 
-def _expected(size: int, took_ms: Mapping[int, float]) -> float:
-    if size in took_ms:
-        return took_ms[size]
-    below = max((known for known in took_ms if known < size), default=None)
-    above = min((known for known in took_ms if known > size), default=None)
-    return min(took_ms[known] * size / known for known in (below, above) if known is not None)
+def _expected(size: int, costs: Mapping[int, Cost]) -> float:
+    own = costs.get(size)
+    if own is not None and own.seen == _TWICE:
+        return own.ms
+    others = {known: cost.ms for known, cost in costs.items() if known != size}
+    if size == TILE and others and max(others) < TILE:
+        return min(others.values())
+    below = max((known for known in others if known < size), default=size)
+    above = min((known for known in others if known > size), default=size)
+    guesses = [others[near] * size / near for near in {below, above} - {size}]
+    return min([*guesses, own.ms] if own else guesses)
 
 
 def _sizes(most: int) -> tuple[int, ...]:

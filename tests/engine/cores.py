@@ -46,6 +46,7 @@ class ScriptedContext:
         self._context = context
         self.chunks: list[tuple[int, int, int]] = []
         self.batches: list[list[int]] = []
+        self.order: list[str] = []
         self.failures: list[Exception] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -55,12 +56,17 @@ class ScriptedContext:
         """Chunks are (sequence, start, stop)."""
         self._fail()
         self._context.decode(tokens, start, seq, logits=logits)
+        self.order.append("chunk")
         self.chunks.append((seq, start, start + len(tokens)))
 
     def decode_rows(self, rows: Any) -> None:
         self._fail()
         self._context.decode_rows(rows)
+        self.order.append("rows")
         self.batches.append([row.seq for row in rows])
+
+    def synchronize(self) -> None:
+        self.order.append("wait")
 
     def _fail(self) -> None:
         if self.failures:

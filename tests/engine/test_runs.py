@@ -10,7 +10,7 @@ import pytest
 from sessiond.engine.events import Delta, Progress
 from sessiond.engine.fake import END
 from sessiond.engine.memory import as_tokens
-from sessiond.engine.pace import LEAST_CHUNK, Pace
+from sessiond.engine.pace import LEAST_CHUNK, Pace, Slowness
 from sessiond.engine.staging import Staging
 from sessiond.errors import DecodeFailed, EngineError
 from tests.engine.cores import (
@@ -386,8 +386,8 @@ def test_beside_a_running_stream_a_chunk_fits_the_step_budget() -> None:
     desk.start(run_of(0, prompt(8), max_tokens=40, ignore_eos=True))
     desk.core.step()
     desk.start(run_of(1, prompt(200, start=3), max_tokens=0))
-    desk.core.pace = Pace(256)
-    desk.core.pace.measured(256, 1000.0)
+    desk.core.pace, desk.core._budget_ms = Pace(256), 2e5
+    desk.core.pace.measured(256, 1e6, Slowness())
     desk.core.step()
     assert desk.context.chunks[-1] == (1, 0, 32)
 
@@ -398,16 +398,40 @@ def test_beside_a_running_stream_no_chunk_is_smaller_than_the_least() -> None:
     desk.core.step()
     desk.start(run_of(1, prompt(200, start=3), max_tokens=0))
     desk.core.pace = Pace(256)
-    desk.core.pace.measured(256, 1e6)
+    desk.core.pace.measured(256, 1e9, Slowness())
     desk.core.step()
     assert desk.context.chunks[-1] == (1, 0, LEAST_CHUNK)
 
 
+@pytest.mark.parametrize(
+    ("beside_ms", "most"), [(None, 256), (0.0, 64), (60.0, 32), (90.0, 32), (1e9, 32)]
+)
+def test_what_the_replies_own_tokens_take_is_left_out_but_for_half(
+    beside_ms: float | None, most: int
+) -> None:
+    desk = Desk(n_batch=256)
+    desk.core.pace.measured(256, 512.0, Slowness())
+    assert desk.core._chunk(Slowness(), beside_ms) == most
+
+
 def test_alone_a_prompt_is_read_in_whole_batches() -> None:
     desk = Desk(n_batch=64)
-    desk.core.pace.measured(64, 1e6)
+    desk.core.pace.measured(64, 1e6, Slowness())
     desk.complete(run_of(0, prompt(128), max_tokens=0))
     assert desk.context.chunks == [(0, 0, 64), (0, 64, 128)]
+
+
+def test_only_chunks_that_are_measured_are_waited_for() -> None:
+    """A device still computes when decode returns; alone, it is left to do so but at the end."""
+    desk = Desk(n_batch=16)
+    desk.complete(run_of(0, prompt(48), max_tokens=0))
+    assert desk.context.order == ["chunk", "chunk", "wait", "chunk", "wait"]
+    desk.start(run_of(1, prompt(8), max_tokens=40, ignore_eos=True))
+    desk.core.step()
+    desk.start(run_of(2, prompt(48, start=3), max_tokens=0))
+    desk.context.order.clear()
+    desk.core.step()
+    assert desk.context.order == ["rows", "wait", "chunk", "wait"]
 
 
 def test_only_the_run_that_began_last_starves_where_the_cells_do_not_suffice() -> None:

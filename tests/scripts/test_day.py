@@ -264,6 +264,13 @@ def test_goals_name_what_is_missed() -> None:
     assert report.more_than(found["growth"], "x") == ["e1"]
 
 
+def test_fewer_tokens_are_never_more_however_long_the_other_conversation_is() -> None:
+    ours, theirs = day("sessiond", 12, lower=10), day("x", 40, lower=40)
+    assert report.more_than({"sessiond": [ours], "x": [theirs]}, "x") == []
+    theirs = day("x", 11, lower=11)
+    assert report.more_than({"sessiond": [ours], "x": [theirs]}, "x") == ["e0"]
+
+
 def test_the_worst_round_is_told_and_the_median_time() -> None:
     rounds = [day("sessiond", 10, 10), day("sessiond", 10, 13), day("sessiond", 9, 9)]
     assert [event.worst.evaluated for event in report.events_of(rounds)] == [10, 13]
