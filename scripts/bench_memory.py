@@ -2,7 +2,8 @@
 
 Idle, sessions and ring are measured with real models, whose weights are told apart from what is the
 process's own. A resident session is in the context, whose memory is taken at the start, so what it
-adds is its past and what is kept to go back. A parked one is on disk; the daemon was started anew.
+adds is its past and what is kept to go back. A parked one is on disk: the daemon was started anew,
+with many of them and with one.
 The thousand turns are the fake engine's, see `growth_turns`: with it, all that grows is sessiond's.
 `bench_footprint` looks at processor time and wake-ups instead.
 
@@ -106,6 +107,7 @@ class Sizes:
     idle: Standing
     first: Standing
     resident: Standing
+    one_parked: Standing
     parked: Standing
     per_resident: Each
     per_parked: Each
@@ -154,21 +156,30 @@ def sizes(name: str, plan: Plan) -> Sizes:
         full, tokens = standing(daemon, plan.quiet), tokens_of(daemon)
     progress(f"{name}: {plan.parked} sessions, parked")
     with workplace() as folder, Daemon(path, folder / "state", plan.options) as daemon:
-        resident(daemon, plan.parked)
-        daemon.stop()
-        daemon.start()
-        daemon.http.get("/v1/sessions").raise_for_status()
+        talk(daemon, "first")
+        again(daemon)
+        one = standing(daemon, plan.quiet)
+        resident(daemon, plan.parked - 1)
+        again(daemon)
         parked, parked_tokens = standing(daemon, plan.quiet), tokens_of(daemon)
     return Sizes(
         weights=path.stat().st_size,
         idle=idle,
         first=first,
         resident=full,
+        one_parked=one,
         parked=parked,
         per_resident=each(first, full, tokens),
-        per_parked=each(idle, parked, parked_tokens),
+        per_parked=each(one, parked, parked_tokens),
         ring=ring(path, plan) if full.ring else None,
     )
+
+
+def again(daemon: Daemon) -> None:
+    """Its sessions are on disk then, and listed once."""
+    daemon.stop()
+    daemon.start()
+    daemon.http.get("/v1/sessions").raise_for_status()
 
 
 def each(before: Standing, after: Standing, tokens: int) -> Each:
@@ -315,6 +326,7 @@ def _show_standings(found: dict[str, Sizes]) -> None:
             ("idle", sizes.idle),
             ("one", sizes.first),
             ("resident", sizes.resident),
+            ("one parked", sizes.one_parked),
             ("parked", sizes.parked),
         )
     ]
@@ -347,7 +359,7 @@ def settings_of(plan: Plan) -> Json:
 def main(
     model: Annotated[str, typer.Option(help=MODELS_HELP)] = "smollm2,hybrid-tiny",
     sessions: Annotated[int, typer.Option(help="In the context.", min=1)] = 16,
-    parked: Annotated[int, typer.Option(help="Parked.", min=1)] = 64,
+    parked: Annotated[int, typer.Option(help="Parked.", min=2)] = 64,
     ring_bytes: Annotated[int, typer.Option("--ring", help="Bytes of the ring.")] = 32 << 20,
     turns: Annotated[int, typer.Option(help="Of the fake engine.", min=20)] = 1_000,
     threads: Annotated[int, typer.Option(help="0: the physical cores.")] = 0,
