@@ -271,6 +271,12 @@ class EngineCore:
         return drained
 
     @property
+    def captured(self) -> list[tuple[Tokens, Owner | None]]:
+        """Of all captures that were not taken yet; any thread."""
+        frozen = [(tokens, owner) for _, tokens, owner, _ in list(self._frozen)]
+        return [*frozen, *((capture.tokens, capture.owner) for capture in list(self._drained))]
+
+    @property
     def drained(self) -> int:
         """How many captures wait to be taken; any thread."""
         return len(self._drained)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TypeVar
@@ -57,6 +58,8 @@ class Checkpoints:
         self._on_disk: dict[str, Written] = {}
         self._handled: set[str] = set()
         self._emptying: asyncio.Task[None] | None = None
+        self._asking = False
+        self._moving: deque[Capture] = deque()
 
     @property
     def stats(self) -> RingStats:
@@ -76,10 +79,17 @@ class Checkpoints:
         if self._emptying is not None:
             await self._emptying
         async with self._lock:
-            for capture in await self._engine.drain():
-                await self._publish(capture)
+            await self._bring(self._engine.drain())
         _observe(self._engine.core.captures)
         return True
+
+    def awaits(self, line: Owner, prompt: Tokens, position: int) -> bool:
+        """Whether `collect` may bring a snapshot of more than `position` tokens of the prompt."""
+        captured = [*self._engine.core.captured, *((c.tokens, c.owner) for c in self._moving)]
+        return self._asking or any(
+            len(tokens) > position and whose(owner) == whose(line) and is_prefix(tokens, prompt)
+            for tokens, owner in captured
+        )
 
     def progressed(self) -> None:
         """A prefill goes on: free the staging buffers it has filled, so that it finds one again."""
@@ -144,11 +154,20 @@ class Checkpoints:
     async def _empty_staging(self) -> None:
         with suppress(EngineError):  # it has stopped, or failed its runs: there is nothing to take
             async with self._lock:
-                await self._publish_drained()
+                await self._bring(self._engine.take_drained())
 
-    async def _publish_drained(self) -> None:
-        for capture in await self._engine.take_drained():
-            await self._publish(capture)
+    async def _bring(self, captures: Awaitable[list[Capture]]) -> None:
+        """Into the ring. With the lock held."""
+        self._asking = True
+        try:
+            self._moving.extend(await captures)
+        finally:
+            self._asking = False
+        while self._moving:
+            try:
+                await self._publish(self._moving[0])
+            finally:
+                self._moving.popleft()
 
     async def _publish(self, capture: Capture) -> None:
         size = len(capture.payload)

@@ -120,12 +120,14 @@ class Lander:
         machine = self._machine
         residents = await machine.residency.residents(self._owner)
         chosen = self._plan(prompt, limit, residents, Stored())
-        if enough and chosen.in_place and chosen.position >= enough:
+        snapshots, checkpoints = machine.memory.needs_snapshot, machine.checkpoints
+        waiting = snapshots and checkpoints.awaits(self._owner, prompt, chosen.position)
+        if enough and chosen.in_place and chosen.position >= enough and not waiting:
             return chosen, Stored()
         stored = await self._lookup(prompt) if use_disk else Stored()
         chosen = self._plan(prompt, limit, residents, stored)
-        if machine.memory.needs_snapshot and not chosen.in_place:
-            await machine.checkpoints.collect()
+        if waiting or (snapshots and not chosen.in_place):
+            await checkpoints.collect()
             chosen = self._plan(prompt, limit, residents, stored)
         return chosen, stored
 

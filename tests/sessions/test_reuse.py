@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import pytest
 
 from sessiond.engine.memory import common_prefix
+from sessiond.sessions import saver
+from sessiond.sessions.checkpoints import Checkpoints
 from sessiond.sessions.turn import TurnReport
 from tests.rig import Daemon
 from tests.sessions.kinds import KINDS, MEMORIES, chat, prompt_of, rig_of
@@ -139,6 +142,27 @@ async def test_a_shorter_line_can_be_gone_back_on_beside_a_longer_one(
         report = (await edited.say(at.daemon, "Something else entirely?")).report
         assert report.prefilled_tokens <= report.prompt_tokens - standing
         assert report.miss is None
+
+
+async def test_what_the_engine_still_has_is_landed_on_though_a_line_could_be_gone_on_with(
+    state_dir: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Three turns, the third asked again, a fourth. 2. The fourth again, at once: a line that
+    ends before it is there twice, and what was captured at its last token is in the engine.
+    """
+    collect = Checkpoints.collect
+
+    async def when_needed(checkpoints: Checkpoints, *, patient: bool = False) -> bool:
+        return not patient and await collect(checkpoints)
+
+    monkeypatch.setattr(saver, "COLLECT_S", inf)
+    monkeypatch.setattr(Checkpoints, "collect", when_needed)
+    async with scene(state_dir, kind, "nothing", three_turns) as at:
+        again = at.talk.copy(-1)
+        await again.say(at.daemon, "Question 3?")
+        await again.turns(at.daemon, 1)
+        last = await again.copy(-1).say(at.daemon, "Question 4?")
+        assert_reused(at, last.report, 1)
 
 
 @stopped
