@@ -165,7 +165,7 @@ def test_the_page_has_sums_traces_and_no_event_that_cost_too_much() -> None:
     assert "| growth | sessiond | 1.00 | 1,000 | 100 | 100 | 0.015 (0.010-0.020) |" in told
     assert f"| growth | {OTHER} | 4.00 | 1,000 | 400 | 100 |" in told
     assert "| 0.250 | 0.250 | 0.250 | 2.00 | 16.8 | 1.00 (1.00-1.00) |" in told
-    assert "than another server: none." in told
+    assert "than another server, in all and over the lower bound: none." in told
     assert "- growth: " in told
 
 
