@@ -122,6 +122,11 @@ def parked(daemon: Daemon, count: int) -> None:
     for session in range(count):
         talk(daemon, f"parked {session}")
         daemon.park(f"parked {session}")
+    again(daemon)
+
+
+def again(daemon: Daemon) -> None:
+    """Its sessions are on disk then, and in memory only as far as a start brings them there."""
     daemon.stop()
     daemon.start()
     daemon.http.get("/v1/sessions").raise_for_status()

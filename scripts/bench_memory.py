@@ -29,7 +29,7 @@ import typer
 
 from scripts import plots, results
 from scripts.bench import MODELS_HELP, AsJson, Out, Quick, model_path, name_of, run, workplace
-from scripts.bench_footprint import WORDS, disk_of, memory_of, resident, talk
+from scripts.bench_footprint import WORDS, again, disk_of, memory_of, resident, talk
 from scripts.bench_ring import settled
 from scripts.daemon import SETTLED_S, Daemon, Json
 from scripts.growth_turns import KEPT_SESSIONS, WARM_UP, Dropped, Growth, Kept, grow, tokens_of
@@ -173,13 +173,6 @@ def sizes(name: str, plan: Plan) -> Sizes:
         per_parked=each(one, parked, parked_tokens),
         ring=ring(path, plan) if full.ring else None,
     )
-
-
-def again(daemon: Daemon) -> None:
-    """Its sessions are on disk then, and listed once."""
-    daemon.stop()
-    daemon.start()
-    daemon.http.get("/v1/sessions").raise_for_status()
 
 
 def each(before: Standing, after: Standing, tokens: int) -> Each:

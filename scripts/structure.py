@@ -11,7 +11,9 @@ from pathlib import Path
 
 PACKAGE = "sessiond"
 LAYERS = ("cli", "client", "api", "chat", "sessions", "store", "engine", "floor")
-FLOOR = frozenset({"config", "directories", "errors", "logs", "metrics", "notify", "units"})
+FLOOR = frozenset(
+    {"config", "directories", "elapsed", "errors", "logs", "metrics", "notify", "units"}
+)
 COMPOSITION_ROOT = "daemon"
 LONGEST_MODULE = 500
 MEDIAN_MODULE = 130

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sessiond.elapsed import ms_since
 from sessiond.engine.context import Model, Sampler
 from sessiond.engine.events import Delta, Ended, Event, FinishReason, Logprob, Progress, Starved
 from sessiond.engine.memory import Tokens, as_tokens
@@ -89,7 +90,7 @@ class ActiveRun:
 
     def spent(self, began: float) -> None:
         """Count the engine's time since `began` (monotonic seconds)."""
-        elapsed = (time.monotonic() - began) * 1e3
+        elapsed = ms_since(began)
         if self.decoding:
             self.decode_ms += elapsed
         else:
@@ -97,7 +98,7 @@ class ActiveRun:
 
     def report_progress(self) -> None:
         run = self.run
-        elapsed = (time.monotonic() - self._started) * 1e3
+        elapsed = ms_since(self._started)
         self._emit(Progress(len(run.prompt), run.start, len(self.sequence), elapsed))
 
     def starve(self) -> None:

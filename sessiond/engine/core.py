@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 
 import numpy as np
 
+from sessiond.elapsed import ms_since
 from sessiond.engine.active import ActiveRun, Emit
 from sessiond.engine.capture import Capture, CaptureCounts
 from sessiond.engine.codec import StateCodec
@@ -123,9 +124,9 @@ class EngineCore:
         self._decode(decoding)
         decoded()
         waiting = [r for r in self._active if not r.decoding and not r.starved]
-        beside_ms = _ms_since(began) if decoding else None
+        beside_ms = ms_since(began) if decoding else None
         self._step_tokens = self._prefill(waiting[0], beside_ms) if waiting else 0
-        self._step_ms = _ms_since(began)
+        self._step_ms = ms_since(began)
 
     def go_on(self, active: ActiveRun) -> None:
         """Let a starved run try again."""
@@ -243,7 +244,7 @@ class EngineCore:
                 return None
             payloads.append(payload)
             exported += stop - start
-            late = _ms_since(began) >= budget
+            late = ms_since(began) >= budget
             if late and exported > self._step_tokens:
                 break
         return payloads
@@ -405,7 +406,7 @@ class EngineCore:
         self.context.decode(active.line[start:stop], start, active.sequence.seq, logits=last)
         if timed:
             self.context.synchronize()
-            took = _ms_since(began)
+            took = ms_since(began)
             active.slowness = self.pace.measured(stop - start, took, active.slowness)
 
     def _sample(self, active: ActiveRun, row: int, began: float) -> None:
@@ -454,7 +455,7 @@ class EngineCore:
         spare = self._spares.popleft()
         self.codec.freeze(sequence.seq, spare, len(sequence))
         self._frozen.append((spare, sequence.tokens, sequence.owner, rank))
-        self.captures.engine_ms += _ms_since(began)
+        self.captures.engine_ms += ms_since(began)
 
     def _drain_oldest(self) -> None:
         began = time.monotonic()
@@ -465,7 +466,7 @@ class EngineCore:
             self._drained.append(Capture(tokens, payload, owner, rank, buffer))
         finally:
             self._spares.append(spare)
-        elapsed = _ms_since(began)
+        elapsed = ms_since(began)
         self.captures.engine_ms += elapsed
         self.captures.drain_ms += elapsed
 
@@ -484,8 +485,3 @@ def _next(payloads: Iterator[Payload]) -> Payload:
     if payload is None:
         raise RestoreRefused("A payload is missing.")
     return payload
-
-
-def _ms_since(began: float) -> float:
-    """`began`: monotonic seconds."""
-    return (time.monotonic() - began) * 1e3

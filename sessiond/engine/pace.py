@@ -11,15 +11,16 @@ TILE = 64
 computed one by one, which can take longer than all of them (`scripts/bench_attention`)."""
 _RECENT = 128
 """Chunks, after which what one of a size took says nothing any more."""
-_TWICE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What chunks of a size take, in milliseconds. `seen` once, it may have been a hiccup."""
+    """What chunks of a size take, in milliseconds. Not `sure`: seen once, which may have been a
+    hiccup.
+    """
 
     ms: float
-    seen: int = _TWICE
+    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,11 @@ class Pace:
         self._count += 1
         took = ms * size / tokens
         cost = self._recent().get(size)
-        if cost is not None and cost.seen == _TWICE:
+        if cost is not None and cost.sure:
             self._known[size] = _Known(cost, self._count)
             return slowness.then(took / cost.ms)
         lately = took / slowness.factor
-        learned = Cost(min(cost.ms, lately)) if cost else Cost(lately, seen=1)
+        learned = Cost(min(cost.ms, lately)) if cost else Cost(lately, sure=False)
         self._known[size] = _Known(learned, self._count)
         return slowness
 
@@ -102,7 +103,7 @@ def best_size(sizes: tuple[int, ...], costs: Mapping[int, Cost], budget_ms: floa
 
 def _expected(size: int, costs: Mapping[int, Cost]) -> float:
     own = costs.get(size)
-    if own is not None and own.seen == _TWICE:
+    if own is not None and own.sure:
         return own.ms
     others = {known: cost.ms for known, cost in costs.items() if known != size}
     if size == TILE and others and max(others) < TILE:

@@ -12,6 +12,7 @@ from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from sessiond.elapsed import ms_since
 from sessiond.engine.active import RESERVE_TOKENS
 from sessiond.engine.context import Payload
 from sessiond.engine.fingerprint import Fingerprint
@@ -106,7 +107,7 @@ class Lander:
                 logger.warning("A restore was refused: %s", error)
                 refusals += 1
             else:
-                elapsed = (time.monotonic() - began) * 1e3
+                elapsed = ms_since(began)
                 self._machine.rates.restore.learn(chosen.restored_bytes, elapsed)
                 reported = elapsed if chosen.needs_restore else 0.0
                 LANDINGS.labels(landed_on(chosen)).inc()

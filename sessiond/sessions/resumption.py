@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from sessiond.elapsed import ms_since
 from sessiond.engine.sequence import Owner
 from sessiond.sessions.composition import resumed
 from sessiond.sessions.execution import Execution
@@ -25,7 +26,7 @@ async def resume(record: SessionRecord, shop: Workshop, predicted_ms: float) -> 
     owner = Owner(record.id, tree.path(leaf)[0].number, record.owner)
     began = time.monotonic()
     outcome = await Execution(machine, shop.floor, owner, composed.prompt).land_and_evaluate()
-    elapsed = (time.monotonic() - began) * 1e3
+    elapsed = ms_since(began)
     plan = outcome.landed.plan
     return ResumeReport(
         session=record.name,

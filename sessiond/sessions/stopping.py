@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from sessiond.elapsed import ms_since
 from sessiond.sessions.floor import Floor
 from sessiond.sessions.lander import Machine
 from sessiond.sessions.model_host import ModelHost
@@ -84,7 +85,7 @@ class Stopping:
             if machine is not None:
                 flushed = await let_go(machine, self._step)
             unsaved = await self._register.retry()
-        return StopReport(flushed, (time.monotonic() - began) * 1e3, ended, cut, refused, unsaved)
+        return StopReport(flushed, ms_since(began), ended, cut, refused, unsaved)
 
     async def _end_turns(self, drain: float) -> tuple[int, int, int]:
         """How many replies ended by themselves, were cut, and had not begun yet."""

@@ -8,10 +8,12 @@ from typing import Any
 import httpx
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from schemathesis import Case
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
+
+from tests.api.bounded import bounded
 
 CHECKS = [
     not_a_server_error,
@@ -65,16 +67,8 @@ class Daemon:
 SAID: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": SMALL}
 
 
-def bounded(examples: int) -> settings:
-    """The same ones every time, so that it is either red or green."""
-    return settings(
-        max_examples=examples,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=[*HealthCheck],
-    )
+def generated(examples: int) -> settings:
+    return settings(bounded(examples), phases=[Phase.generate])
 
 
 def random(examples: int) -> settings:

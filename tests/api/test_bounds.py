@@ -12,8 +12,9 @@ import schemathesis
 from hypothesis import Phase, settings
 from schemathesis import Case
 
+from tests.api.bounded import bounded
 from tests.api.documented import DOCUMENT
-from tests.api.exploring import CHECKS, Daemon, bounded, limited
+from tests.api.exploring import CHECKS, Daemon, limited
 from tests.api.living import living
 
 BOUNDARIES = schemathesis.openapi.from_dict(DOCUMENT).exclude(path_regex="^/s/")

@@ -9,9 +9,10 @@ from urllib.parse import quote
 import httpx
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.api.bounded import bounded
 from tests.api.living import living
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n"
@@ -111,13 +112,3 @@ def test_any_path_has_an_answer(client: httpx.Client) -> None:
 @pytest.mark.proof_api
 def test_any_path_has_an_answer_for_long(client: httpx.Client) -> None:
     whatever(client, settings(bounded(20_000), derandomize=False))
-
-
-def bounded(examples: int) -> settings:
-    return settings(
-        max_examples=examples,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=[*HealthCheck],
-    )

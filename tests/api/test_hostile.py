@@ -12,9 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.api.bounded import bounded
 from tests.api.documented import ENDS, Json, judge
 from tests.api.every_field import REQUESTS
 from tests.api.living import living
@@ -80,19 +81,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield client
 
 
-def examples(count: int) -> settings:
-    """The same ones every time, so that a bounded run is either red or green."""
-    return settings(
-        max_examples=count,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=[*HealthCheck],
-    )
-
-
 def fuzzed(count: int) -> settings:
-    return settings(examples(count), derandomize=False)
+    return settings(bounded(count), derandomize=False)
 
 
 def places(value: Any, steps: Steps = ()) -> Iterator[Steps]:
@@ -159,7 +149,7 @@ def test_all_fields_can_be_used_at_once(client: httpx.Client, path: str, body: J
 
 @pytest.mark.parametrize(("path", "body"), REQUESTS, ids=IDS)
 def test_any_field_may_be_anything(client: httpx.Client, path: str, body: Json) -> None:
-    break_fields(client, path, body, examples(15))
+    break_fields(client, path, body, bounded(15))
 
 
 def break_text(client: httpx.Client, path: str, body: Json, how: settings) -> None:
@@ -179,7 +169,7 @@ def break_text(client: httpx.Client, path: str, body: Json, how: settings) -> No
 
 @pytest.mark.parametrize(("path", "body"), REQUESTS, ids=IDS)
 def test_a_body_may_be_anything(client: httpx.Client, path: str, body: Json) -> None:
-    break_text(client, path, body, examples(10))
+    break_text(client, path, body, bounded(10))
 
 
 @pytest.mark.proof_api
@@ -230,7 +220,7 @@ def odd_headers(client: httpx.Client, path: str, body: Json, how: settings) -> N
 
 @pytest.mark.parametrize(("path", "body"), REQUESTS, ids=IDS)
 def test_headers_may_have_any_bytes(client: httpx.Client, path: str, body: Json) -> None:
-    odd_headers(client, path, body, examples(8))
+    odd_headers(client, path, body, bounded(8))
 
 
 @pytest.mark.proof_api

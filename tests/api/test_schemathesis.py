@@ -21,7 +21,7 @@ from schemathesis.schemas import APIOperation
 from sessiond.api.keys import Key, Keys
 from sessiond.api.routing import ApiConfig
 from tests.api.documented import DOCUMENT, ENDS, judge, judge_stream
-from tests.api.exploring import CHECKS, NAMES, Daemon, bounded, limited, random
+from tests.api.exploring import CHECKS, NAMES, Daemon, generated, limited, random
 from tests.api.living import living
 
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
@@ -119,7 +119,7 @@ def modes(operation: APIOperation) -> list[GenerationMode]:
 
 @pytest.mark.parametrize("label", CHOSEN)
 def test_every_answer_is_documented(daemon: Daemon, label: str) -> None:
-    explore(OPERATIONS[label], daemon, bounded(4))
+    explore(OPERATIONS[label], daemon, generated(4))
 
 
 @pytest.mark.proof_api
@@ -150,7 +150,7 @@ def stream(operation: APIOperation, daemon: Daemon, how: settings) -> None:
 
 @pytest.mark.parametrize("label", STREAMS)
 def test_every_stream_ends_well(daemon: Daemon, label: str) -> None:
-    stream(OPERATIONS[label], daemon, bounded(8))
+    stream(OPERATIONS[label], daemon, generated(8))
 
 
 @pytest.mark.proof_api
@@ -172,7 +172,7 @@ def test_nothing_is_answered_without_the_key(locked: Daemon) -> None:
 
 @pytest.mark.parametrize("label", STREAMS[2:])
 def test_with_the_key_all_is_the_same(locked: Daemon, label: str) -> None:
-    explore(OPERATIONS[label], locked, bounded(3))
+    explore(OPERATIONS[label], locked, generated(3))
     assert locked.answers[401] == 0
 
 

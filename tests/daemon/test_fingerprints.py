@@ -112,7 +112,7 @@ async def test_state_of_the_same_model_with_other_weights_is_never_loaded(
     def rig(model: Path) -> Rig:
         settings = ContextSettings(model, n_ctx=1024, n_seq_max=6)
         mark = fingerprint(settings, INFO, [], file_digest)
-        opener = real(model, n_ctx=1024, n_batch=64, n_ubatch=64, threads=1)
+        opener = real(model, n_ctx=1024, n_batch=64, n_ubatch=64)
         return Rig(tmp_path, opener, fingerprint=mark)
 
     messages = [{"role": "user", "content": "Tell the old rule. " * 10}]

@@ -20,7 +20,7 @@ from tests.daemon.stored_bytes import compared_blocks, exported_snapshots, kept_
 from tests.rig import Daemon, Reply
 
 KINDS = ["attention", "swa", "hybrid", "recurrent"]
-SETTINGS: dict[str, Any] = {"narrow": True, "lines": 3, "n_ctx": 4096, "threads": 1}
+SETTINGS: dict[str, Any] = {"narrow": True, "lines": 3, "n_ctx": 4096}
 """One thread: two wait for each other when the machine is busy."""
 TASK = "Tell the old rule" + " the old rule" * 31
 TEMPLATE_TOKENS = 5

@@ -87,13 +87,13 @@ async def test_three_sessions_in_turn_on_two_lines(rig_of: RigMaker, kind: str) 
     Result: the same replies; from the second round on only new tokens + 1 are evaluated; what was
     stored is read back and exports to the same bytes.
     """
-    rig = rig_of(kind, narrow=True, lines=2, threads=1)
+    rig = rig_of(kind, narrow=True, lines=2)
     talks = [Talk(name) for name in NAMES]
     async with rig.daemon() as daemon:
         for _ in range(ROUNDS):
             await asyncio.gather(*(talk.turn(daemon) for talk in talks))
     for talk in talks:
-        expected = await alone(rig_of(kind, narrow=True, threads=1), talk.name)
+        expected = await alone(rig_of(kind, narrow=True), talk.name)
         assert talk.replies == expected
     async with rig.daemon() as daemon:
         for talk in talks:
@@ -187,7 +187,7 @@ class Crowd:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_eight_sessions_and_five_hundred_turns(rig_of: RigMaker, kind: str) -> None:
     """Room for three lines; random turns, disconnects, forks, evictions and restores."""
-    rig = rig_of(kind, narrow=True, lines=3, n_ctx=1024, threads=1)
+    rig = rig_of(kind, narrow=True, lines=3, n_ctx=1024)
     async with rig.daemon() as daemon:
         crowd = Crowd(daemon, random.Random(5))
         while crowd.turns < TURNS:

@@ -227,7 +227,7 @@ def rig_for(rig_of: RigMaker, kind: str, seed: int) -> Rig:
     """Odd seeds get few lines and cells, and little room in memory and on disk."""
     small = bool(seed % 2)
     lines, n_ctx = (2, 768) if small else (3, 2048)
-    rig = rig_of(kind, narrow=True, lines=lines, n_ctx=n_ctx, threads=1)
+    rig = rig_of(kind, narrow=True, lines=lines, n_ctx=n_ctx)
     if small:
         rig.ring, rig.quota = SMALL_RING[kind], SMALL_QUOTA[kind]
     return rig
